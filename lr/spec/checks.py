@@ -9,6 +9,7 @@ exception that a part raises is not touched and keeps its traceback.
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from lr.spec.proposal import Proposal
 
 LONGEST_VALUE = 300  # characters of a wrong value that a message shows
+SURROGATE = re.compile("[\ud800-\udfff]")  # half a character, which no file can hold
 TOLERANCE = 1e-4  # of a sum of probabilities in fp32
 
 
@@ -88,18 +90,20 @@ def check_verdicts(
         if not isinstance(verdict, Verdict):
             return early and verdict is None
         score = verdict.score
-        number = score is None or (isinstance(score, (int, float)) and score == score)
+        # No subclasses: a trace file cannot hold a numpy.float64, which is a float.
+        is_number = type(score) in (int, float) and score == score
         return (
-            number
-            and isinstance(verdict.aligned, bool)
-            and isinstance(verdict.why, str)
+            type(verdict.aligned) is type(verdict.failed) is bool
+            and (score is None or is_number)
+            and type(verdict.why) is str
+            and not SURROGATE.search(verdict.why)
         )
 
     listed = isinstance(verdicts, list) and len(verdicts) == count
     if not (listed and all(map(fits, verdicts))):
         expected = (
             f"a list of {count} lr.types.Verdict, one per pair, in order: aligned is True "
-            "or False, why a text, score a number or None (of a tensor: .item())"
+            "or False, why a text, score a Python number or None (of a tensor: .item())"
         )
         refuse("verifier", method, verdicts, expected)
 

@@ -156,10 +156,10 @@ def tainted(probs: Tensor, logits: Tensor) -> Tensor:
     return probs + 0 * logits.amax(-1, keepdim=True).to(probs.dtype)
 
 
-def not_finite() -> NumericalError:
-    """The error for logits that are NaN or infinite."""
+def not_finite(model: str = "the model") -> NumericalError:
+    """The error for a model's logits that are NaN or infinite."""
     return NumericalError(
-        "the model's logits are not finite numbers: its weights are damaged, or they overflow in "
+        f"the logits of {model} are not finite numbers: its weights are damaged, or they overflow in "
         "this dtype. Load them anew, or try dtype float32."
     )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from lr.spec.verifiers.base import Pair, Verifier
+from lr.spec.verifiers.base import Pair, Verifier, unseen_difference
 from lr.tiny.grammar import PIECES, ROLES, TemplatePiece, glue, unglue
 from lr.tiny.language import ITEMS, NAMES, NOTES, Meaning, StepKind
 from lr.types import Verdict
@@ -94,7 +94,10 @@ class OracleVerifier(Verifier):
         self.decode = decode
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        return [self._compare(pair) for pair in pairs]
+        return [
+            unseen_difference(pair, self.decode) or self._compare(pair)
+            for pair in pairs
+        ]
 
     def _compare(self, pair: Pair) -> Verdict:
         draft = parse(self.decode(pair.draft.tokens))

@@ -3,7 +3,9 @@ score and the likelihood on random models."""
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -13,19 +15,23 @@ from torch import Tensor
 from verifier_kit import ADD, ADD_OTHERWISE, ADD_WRONG, FACT, Watched, codec, pair
 
 from lr.errors import ContextError, OutOfBlocks, SettingError
+from lr.model.codec import Codec
 from lr.spec.verifiers.base import Pair, verdicts_of
 from lr.spec.verifiers.judge import (
     JUDGE_PROMPT,
     AnswerTokens,
     JudgeVerifier,
     PrefixCache,
+    PromptedModel,
     PromptRow,
+    fill_prompt,
 )
 from lr.spec.verifiers.named import (
     SCORE_QUESTION,
     ScoreReading,
     ScoreVerifier,
 )
+from lr.tiny.vocabulary import build_tokenizer
 
 PROMPT = "Which of the two has more coins than the other?\n\n{first}\n\n{second}"
 TEXTS = [(ADD_OTHERWISE, ADD), (ADD_WRONG, ADD), (FACT, ADD), (ADD, FACT)]
@@ -127,10 +133,53 @@ def judge(watched: Watched, threshold: float = 0.5) -> JudgeVerifier:
 
 
 def test_the_prompts_text() -> None:
-    prompt = JUDGE_PROMPT.format(first="x = {1}", second="y = {second}")
+    prompt = fill_prompt(JUDGE_PROMPT, "x = {1}", "y = {second}")
     assert "<version A>\nx = {1}\n</version A>" in prompt  # braces of a step are text
     assert "{{" not in prompt and "}}" not in prompt
     assert prompt.index("[unaligned]") < prompt.index("<version A>"), "a common head"
+
+
+@pytest.mark.parametrize("braces", ['{"aligned": true}', r"\boxed{}", "{0} {{x}} {"])
+def test_braces_in_a_prompt_are_text(braces: str) -> None:
+    prompt = f"Answer as {braces}: {{first}} or {{second}}"
+    assert (
+        fill_prompt(prompt, "{second}", "b") == f"Answer as {braces}: {{second}} or b"
+    )
+    JudgeVerifier(Watched().prompted, codec().decode, prompt=prompt)
+    with pytest.raises(SettingError, match="judge_prompt"):
+        JudgeVerifier(Watched().prompted, codec().decode, prompt=braces)
+
+
+@pytest.mark.parametrize(
+    ("ending", "thinks"),
+    [
+        ("<think>\n", True),
+        ("[THINK]", True),
+        ("<think>\n\n</think>\n\n", False),
+        ("I think", False),
+    ],
+)
+def test_a_judge_whose_template_opens_a_thought_is_refused(
+    ending: str, thinks: bool
+) -> None:
+    tokenizer = build_tokenizer()
+    tokenizer.chat_template += ending
+    thinker = PromptedModel(Watched().runner, Codec(tokenizer, name="thinker"))
+    if not thinks:
+        JudgeVerifier(thinker, codec().decode)
+        return
+    with pytest.raises(SettingError, match="thinker"):
+        JudgeVerifier(thinker, codec().decode)
+
+
+def test_threads_take_turns_at_one_judge() -> None:
+    verifier = judge(Watched())
+    expected = [verdict.aligned for verdict in verifier.judge(PAIRS)]
+    with ThreadPoolExecutor(4) as threads:
+        answers = list(threads.map(verifier.judge, [PAIRS] * 40))
+    assert all([v.aligned for v in verdicts] == expected for verdicts in answers)
+    again = pickle.loads(pickle.dumps(verifier.answers))
+    assert again == verifier.answers and "lock" not in vars(verifier.prefixes)
 
 
 def test_the_score_is_the_share_of_the_first_differing_token() -> None:
@@ -217,9 +266,19 @@ def test_a_score_computes_a_chain_once() -> None:
 
 
 @pytest.mark.parametrize("make", [judge, score])
-def test_a_model_that_answers_something_else_rejects(
+def test_an_answer_in_other_words_is_no_verdict(
     make: Callable[[Watched], JudgeVerifier | ScoreVerifier],
 ) -> None:
+    """Three in a row, and the judge is refused by name."""
     verifier = make(Watched())
     verifier.least_mass = 0.9
-    assert all(not v.aligned and v.score is None for v in verifier.judge(PAIRS))
+    verdicts = verifier.judge(PAIRS[:2])
+    assert all(v.failed and not v.aligned and v.score is None for v in verdicts)
+    if make is score:
+        return
+    verifier.least_mass = 0.0
+    verifier.judge(PAIRS[:1])  # a verdict forgives
+    verifier.least_mass = 0.9
+    verifier.judge(PAIRS[:2])
+    with pytest.raises(SettingError, match="tiny"):
+        verifier.judge(PAIRS[:1])

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from math import sqrt
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from reasoner_kit import write_checkpoint, write_foreign_checkpoint
@@ -26,7 +27,7 @@ from verifier_kit import (
 )
 
 from lr.engine.verifiers import THRESHOLDS, VerifierChoice, load_encoder
-from lr.errors import CheckpointError, ProtocolError, SettingError
+from lr.errors import CheckpointError, NumericalError, ProtocolError, SettingError
 from lr.model.codec import Codec
 from lr.reasoner import Reasoner
 from lr.spec.variant import Variant
@@ -119,16 +120,19 @@ def broken() -> PromptedModel:
 
 
 @pytest.mark.parametrize(
-    "make",
+    ("make", "named"),
     [
-        lambda: judge(broken()),
-        lambda: ScoreVerifier(broken()),
-        lambda: EmbeddingVerifier(lambda t: letters(t) * torch.nan, codec().decode),
+        (lambda: judge(broken()), "tiny"),
+        (lambda: ScoreVerifier(broken()), "tiny"),
+        (
+            lambda: EmbeddingVerifier(lambda t: letters(t) * torch.nan, codec().decode),
+            "cosine",
+        ),
     ],
 )
-def test_what_is_not_a_number_rejects(make: Make) -> None:
-    [verdict] = make().judge([pair(ADD_WRONG, ADD)])
-    assert not verdict.aligned and verdict.score is None
+def test_what_is_not_a_number_is_an_error(make: Make, named: str) -> None:
+    with pytest.raises(NumericalError, match=named):
+        make().judge([pair(ADD_WRONG, ADD)])
 
 
 # Without a model
@@ -159,6 +163,26 @@ def test_folding_forgives_case_and_outer_white_space_only(
     [verdict] = unless_equal([pair(draft, target)], codec().decode, inner.judge)
     assert verdict.aligned == same
     assert inner.texts == ([] if same else [draft.strip()])
+
+
+@pytest.mark.parametrize("special", ["<|im_start|>", "<|im_end|>"])
+@pytest.mark.parametrize("place", [0, 3, -1])
+def test_a_special_token_inside_a_step_is_never_equal(special: str, place: int) -> None:
+    """No text shows the token; the answer and the target's context would keep it."""
+    [token] = codec().encode(special)
+    tokens = list(step(ADD).tokens)
+    tokens.insert(place % len(tokens), token)
+    odd = Step(tuple(tokens), Finish.BOUNDARY)
+    plain = step(ADD)
+    assert codec().decode(odd.tokens) == codec().decode(plain.tokens)
+    for name in ("judge", "embedding", "oracle", "numbers"):
+        pairs = [Pair((1,), odd, plain), Pair((1,), plain, odd), Pair((1,), odd, odd)]
+        first, second, same = MAKERS[name]().judge(pairs)
+        assert not first.aligned and not second.aligned and "special" in first.why
+        assert same.aligned
+    end = codec().tokenizer.eos_token_id
+    ended = [Step((*text, end), Finish.EOS) for text in (plain.tokens, step(ADD.upper()).tokens)]  # fmt: skip
+    assert unless_equal([Pair((1,), *ended)], codec().decode, Says({}).judge)[0].aligned
 
 
 def test_the_oracle_says_what_differs() -> None:
@@ -220,6 +244,25 @@ def test_anything_but_one_verdict_per_pair_is_refused(answer: object) -> None:
     verifier.judge = lambda pairs: answer  # type: ignore[assignment,return-value]
     with pytest.raises(TypeError, match="Verdict"):
         verdicts_of(verifier, [pair("a", "x")])
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"score": np.float64(0.5)},
+        {"score": np.float32(0.5)},
+        {"score": True},
+        {"score": float("nan")},
+        {"why": "\ud800"},
+        {"why": np.str_("so")},
+        {"failed": 1},
+        {"aligned": np.True_},
+    ],
+)
+def test_a_verdict_that_no_file_can_hold_is_refused(odd: dict[str, object]) -> None:
+    verdict = Verdict(**{"aligned": True, "why": "so", **odd})  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="Verdict"):
+        verdicts_of(Says({"a": verdict}), [pair("a", "x")])
 
 
 @pytest.mark.parametrize("wrong", ["exact", ExactVerifier, object()])

@@ -14,7 +14,7 @@ To write a verifier, subclass `Verifier` and define `name` and `judge`, as
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Flag, auto
 from typing import TYPE_CHECKING
@@ -186,6 +186,22 @@ def verdict_by_form(draft: Step, target: Step) -> Verdict | None:
     if (draft.finish is Finish.EOS) != (target.finish is Finish.EOS):
         ending = "draft" if draft.finish is Finish.EOS else "target"
         return Verdict(aligned=False, why=f"only the {ending} step ends the text")
+    return None
+
+
+def unseen_difference(
+    pair: Pair, decode: Callable[[Sequence[int]], str]
+) -> Verdict | None:
+    """The rejection of a pair that differs in tokens without text, such as the end
+    token of another model; None: the texts may decide. For verifiers that read text:
+    the answer and the target's context would keep the token."""
+    steps = pair.draft, pair.target_step
+    if steps[0].tokens != steps[1].tokens:
+        for step in steps:
+            ends = step.finish is Finish.EOS  # by a token that is meant
+            inner = step.tokens[: len(step.tokens) - ends]
+            if not all(decode([token]) for token in inner):
+                return Verdict(aligned=False, why="a special token inside a step")
     return None
 
 

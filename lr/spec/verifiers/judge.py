@@ -15,6 +15,8 @@ further verifiers that ask a model.
 from __future__ import annotations
 
 import math
+import re
+import threading
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,18 +29,23 @@ from lr.errors import ContextError, LRError, OutOfBlocks, SettingError
 from lr.kvcache.branch import Branch, common_length
 from lr.kvcache.cache import integers
 from lr.spec.runner import Runner, fork_longest
-from lr.spec.verifiers.base import Pair, Verifier
+from lr.spec.sampling import not_finite
+from lr.spec.verifiers.base import Pair, Verifier, unseen_difference
 from lr.types import Step, Verdict, require
 
 JUDGE_TOKENS = 8192
 """Room for the prompts of one batch of pairs. A batch that does not fit is judged in
 parts."""
+FAILURES = 3
+"""So many pairs in a row without a verdict, and the judge is lost."""
 Decode = Callable[[Sequence[int]], str]  # token ids to text
 
 
 class TextCodec(Protocol):
-    """A tokenizer, as verifiers use it. `generation_config`: what the checkpoint says
-    about itself."""
+    """A tokenizer, as verifiers use it. `name`: of its checkpoint. `generation_config`:
+    what the checkpoint says about itself."""
+
+    name: str
 
     @property
     def generation_config(self) -> Mapping[str, Any]: ...
@@ -106,12 +113,15 @@ class PromptRow:
 
 
 class PrefixCache:
-    """Keeps the last `slots` branches of earlier calls.
+    """Keeps the last `slots` branches of earlier calls. Threads take turns.
 
     A new row starts as a fork of the kept branch with the longest common prefix, so
     only the rest is computed. Example: the 40 tokens of a prompt's instructions are
     kept. Two rows of 95 and 90 tokens that begin with them need two forks and one
     forward of 55 + 50 tokens."""
+
+    # Of the class: a lock cannot be pickled, and a verifier can.
+    lock = threading.RLock()
 
     def __init__(self, runner: Runner, slots: int = 8) -> None:
         self.runner = runner
@@ -128,32 +138,33 @@ class PrefixCache:
         longer than the context."""
         if not rows:
             return []
-        branches: list[Branch] = []
-        try:
-            for row in rows:
-                branches.append(
-                    fork_longest(self.runner, self.branches, row.tokens, row.wanted)
-                )
-            self.passes += 1
-            logits = self.runner.forward(branches, [row.wanted for row in rows])
-        except BaseException as error:
-            for branch in branches:
-                self.runner.close(branch)
-            if not isinstance(error, (OutOfBlocks, ContextError)):
-                raise
-            if len(rows) > 1:
-                middle = len(rows) // 2
-                return self.logits(rows[:middle]) + self.logits(rows[middle:])
-            if isinstance(error, ContextError) or not self.branches:
-                return [error]
-            self.close()  # kept branches may occupy the room that this row needs
-            return self.logits(rows)
-        for row, branch in zip(rows, branches, strict=True):
-            self.runner.rewind(branch, row.keep)
-        self.branches += branches
-        while len(self.branches) > self.slots:
-            self.runner.close(self.branches.pop(0))
-        return list(logits)
+        with self.lock:
+            branches: list[Branch] = []
+            try:
+                for row in rows:
+                    branches.append(
+                        fork_longest(self.runner, self.branches, row.tokens, row.wanted)
+                    )
+                self.passes += 1
+                logits = self.runner.forward(branches, [row.wanted for row in rows])
+            except BaseException as error:
+                for branch in branches:
+                    self.runner.close(branch)
+                if not isinstance(error, (OutOfBlocks, ContextError)):
+                    raise
+                if len(rows) > 1:
+                    middle = len(rows) // 2
+                    return self.logits(rows[:middle]) + self.logits(rows[middle:])
+                if isinstance(error, ContextError) or not self.branches:
+                    return [error]
+                self.close()  # kept branches may occupy the room that this row needs
+                return self.logits(rows)
+            for row, branch in zip(rows, branches, strict=True):
+                self.runner.rewind(branch, row.keep)
+            self.branches += branches
+            while len(self.branches) > self.slots:
+                self.runner.close(self.branches.pop(0))
+            return list(logits)
 
     def close(self) -> None:
         """Release all kept branches. The next call computes them again."""
@@ -165,25 +176,25 @@ class PrefixCache:
 class AskingVerifier(Verifier):
     """Runs one row per pair and reads the verdict from the logits of the `answers`.
 
-    A pair is rejected if the answers together have less than `least_mass` of the
-    probability: the model would say something else."""
+    If the answers together have less than `least_mass` of the probability, the model
+    would say something else: that is no verdict, and `patience` pairs of this kind in a
+    row are an error. `asked`: the model's name."""
 
+    asked: str
     prefixes: PrefixCache
     answers: AnswerTokens
     least_mass: float = 0.01
+    patience: float = math.inf
+    unanswered: int = 0  # pairs since the last verdict
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
         results = self.prefixes.logits([self.row_of(pair) for pair in pairs])
-        judged = [
-            (pair, logits)
-            for pair, logits in zip(pairs, results, strict=True)
-            if isinstance(logits, Tensor)
-        ]
-        verdicts = iter(self.read(judged) if judged else ())
+        logits = [rows for rows in results if isinstance(rows, Tensor)]  # [1, v] each
+        answers = iter(self.answers.read(torch.cat(logits)) if logits else ())
         return [
             Verdict(aligned=False, why=f"not judged: {result}", failed=True)
             if isinstance(result, LRError)
-            else next(verdicts)
+            else self.answered(*next(answers))
             for result in results
         ]
 
@@ -196,15 +207,20 @@ class AskingVerifier(Verifier):
     def row_of(self, pair: Pair) -> PromptRow:
         """The row that the model reads for a pair."""
 
-    def read(self, judged: Sequence[tuple[Pair, Tensor]]) -> list[Verdict]:
-        """The verdicts from the logits [wanted, v] of each pair's row."""
-        logits = torch.cat([rows for _, rows in judged])
-        return [
-            self.verdict(p)
-            if mass >= self.least_mass
-            else Verdict(False, f"it answers something else (mass {mass:.1e})")
-            for p, mass in self.answers.read(logits)
-        ]
+    def answered(self, p: Sequence[float], mass: float) -> Verdict:
+        """The verdict, if there is one. Raises `NumericalError` or `SettingError`."""
+        if math.isnan(mass):
+            raise not_finite(self.asked)
+        if mass >= self.least_mass:
+            self.unanswered = 0
+            return self.verdict(p)
+        self.unanswered += 1
+        why = f"it answers something else (mass {mass:.1e})"
+        expected = (
+            f"one that answers in the words of its prompt, without a thought: {why}"
+        )
+        require(self.unanswered < self.patience, "judge", self.asked, expected)
+        return Verdict(aligned=False, why=why, failed=True)
 
     def verdict(self, p: Sequence[float]) -> Verdict:
         """The verdict from the relative probabilities of the answers."""
@@ -212,9 +228,10 @@ class AskingVerifier(Verifier):
 
 
 def at_least(threshold: float, score: float, why: str) -> Verdict:
-    """Aligned iff the score is at least the threshold. NaN rejects."""
+    """Aligned iff the score is at least the threshold. Raises `NumericalError` for
+    NaN."""
     if math.isnan(score):
-        return Verdict(aligned=False, why="the scores are not numbers")
+        raise not_finite(f"the verifier's model ({why})")
     return Verdict(score >= threshold, why=why, score=score)
 
 
@@ -240,6 +257,28 @@ BARE_PROMPT = "{first}\n\n{second}"
 """For a judge trained for nothing else: two steps, no instructions."""
 ANSWER_BEGUN = "["
 ANSWERS = ("aligned]", "unaligned]")
+OPEN_THOUGHT = re.compile(
+    r"[<\[◁][\w:]*th(?:ink|ought)\w*[>\]▷]|<\|channel\|>analysis", re.IGNORECASE
+)
+THOUGHT_END = re.compile(
+    r"[<\[◁]/[\w:]*th(?:ink|ought)\w*[>\]▷]|<\|channel\|>final<\|message\|>",
+    re.IGNORECASE,
+)
+
+
+def after_thoughts(text: str) -> tuple[str, bool]:
+    """What follows the last thought, and whether another one is open.
+
+    Example: "<think>one</think> two <think>three" gives (" two ", True)."""
+    last = THOUGHT_END.split(text)[-1]
+    answer, *thoughts = OPEN_THOUGHT.split(last)
+    return answer, bool(thoughts)
+
+
+def fill_prompt(prompt: str, first: str, second: str) -> str:
+    """The prompt about two texts. Braces are text, except in {first} and {second}."""
+    texts = {"{first}": first, "{second}": second}
+    return re.sub("{first}|{second}", lambda place: texts[place[0]], prompt)
 
 
 def unless_equal(
@@ -247,19 +286,24 @@ def unless_equal(
     decode: Decode,
     judge: Callable[[Sequence[Pair]], list[Verdict]],
 ) -> list[Verdict]:
-    """Accepts steps with equal texts, ignoring case and outer white space, and lets
-    `judge` decide about the other pairs.
+    """Accepts steps with equal texts, ignoring case and outer white space, rejects
+    those that differ in what no text shows, and lets `judge` decide about the others.
 
-    A shortcut for verifiers that read text. White space inside a text counts: "x = 1 1"
-    is not "x = 11", unlike in the official code, which deletes all white space."""
+    For verifiers that read text. White space inside a text counts: "x = 1 1" is not
+    "x = 11", unlike in the official code, which deletes all white space."""
 
     def text(step: Step) -> str:
         return decode(step.tokens).strip().casefold()
 
-    same = [text(pair.draft) == text(pair.target_step) for pair in pairs]
-    others = [pair for pair, equal in zip(pairs, same, strict=True) if not equal]
-    verdicts = iter(judge(others) if others else ())
-    return [Verdict(True, "equal text", 1.0) if e else next(verdicts) for e in same]
+    verdicts: list[Verdict | None] = []
+    for pair in pairs:
+        verdict = unseen_difference(pair, decode)
+        if verdict is None and text(pair.draft) == text(pair.target_step):
+            verdict = Verdict(True, "equal text", 1.0)
+        verdicts.append(verdict)
+    others = [pair for pair, v in zip(pairs, verdicts, strict=True) if v is None]
+    judged = iter(judge(others) if others else ())
+    return [next(judged) if verdict is None else verdict for verdict in verdicts]
 
 
 class JudgeVerifier(AskingVerifier):
@@ -267,9 +311,11 @@ class JudgeVerifier(AskingVerifier):
 
     In the prompt the target's step is `{first}`, the draft's `{second}`. `prompt` None:
     the one that the judge was trained for, "judge_prompt" in its
-    generation_config.json, else `JUDGE_PROMPT`."""
+    generation_config.json, else `JUDGE_PROMPT`. Raises `SettingError` for a model whose
+    chat template opens a thought."""
 
     name = "judge"
+    patience = FAILURES
 
     def __init__(
         self,
@@ -282,9 +328,15 @@ class JudgeVerifier(AskingVerifier):
         codec = judge.codec
         trained = codec.generation_config.get("judge_prompt", JUDGE_PROMPT)
         self.model = judge
+        self.asked = codec.name
         self.decode = decode
         self.threshold = threshold
         self.prompt = prompt or str(trained)
+        complete = all(name in self.prompt for name in ("{first}", "{second}"))
+        require(complete, "judge_prompt", self.prompt, "{first} and {second} in it")
+        _, thinks = after_thoughts(codec.decode(codec.chat("0", enable_thinking=False)))
+        expected = "one that answers at once: its chat template opens a thought"
+        require(not thinks, "judge", self.asked, expected)
         self.answers = AnswerTokens.of([codec.encode(answer) for answer in ANSWERS])
         self.begun = [*codec.encode(ANSWER_BEGUN), *self.answers.common]
         self.prefixes = PrefixCache(judge.runner)
@@ -297,7 +349,7 @@ class JudgeVerifier(AskingVerifier):
     def row(self, first: str, second: str) -> list[int]:
         """The token ids of the prompt about two texts, without thinking, with the
         answer begun."""
-        question = self.prompt.format(first=first, second=second)
+        question = fill_prompt(self.prompt, first, second)
         return [*self.model.codec.chat(question, enable_thinking=False), *self.begun]
 
     def row_of(self, pair: Pair) -> PromptRow:

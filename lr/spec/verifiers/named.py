@@ -13,7 +13,7 @@ from torch import Tensor
 from lr.rng import Stream, uniform
 from lr.spec.numbers import numbers_in, word_cosine
 from lr.spec.sampling import root_scaled
-from lr.spec.verifiers.base import Pair, Requires, Verifier
+from lr.spec.verifiers.base import Pair, Requires, Verifier, unseen_difference
 from lr.spec.verifiers.judge import (
     AnswerTokens,
     AskingVerifier,
@@ -68,6 +68,7 @@ class ScoreVerifier(AskingVerifier):
         reading: ScoreReading = ScoreReading.EXPECTED,
     ) -> None:
         require(0 <= threshold <= 9, "threshold", threshold, "a score, 0 to 9")
+        self.asked = target.codec.name
         self.threshold = threshold
         self.reading = reading
         digits = [target.codec.encode(f" {digit}") for digit in range(10)]
@@ -123,10 +124,12 @@ class NumbersVerifier(Verifier):
         self.threshold = threshold
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        return [self.compare(pair) for pair in pairs]
+        return [
+            unseen_difference(pair, self.decode) or self.compare(pair) for pair in pairs
+        ]
 
     def compare(self, pair: Pair) -> Verdict:
-        """The verdict on one pair. Its score is the cosine, less 1 if the numbers
+        """The verdict on one pair of texts. Its score is the cosine, less 1 if the numbers
         differ."""
         target = self.decode(pair.target_step.tokens)
         draft = self.decode(pair.draft.tokens)
