@@ -54,6 +54,15 @@ from lr.types import Role, Verdict, require
 
 ROUND = 256  # blocks; CUDA caches are rounded up, so a longer question can use cache and graphs too
 
+OWN: dict[str, Any] = {
+    "sample": 0,
+    "seed": 0,
+    "max_tokens": None,
+    "system": None,
+    "enable_thinking": None,
+}
+"""The options in which answers that are served together may differ."""
+
 
 @dataclass(eq=False)
 class Engine:
@@ -131,6 +140,7 @@ class Engine:
         require(concurrency >= 1, "concurrency", concurrency, "a whole number >= 1")
         if not answers:
             return
+        require_alike(answers)
         if answers[0].engine is not self:  # a variant's draft has an engine of its own
             yield from answers[0].engine.serve(answers, concurrency)
             return
@@ -236,6 +246,17 @@ class Engine:
         self.end_draft()
         self.runners[Role.TARGET].end()
         self.target.close()
+
+
+def require_alike(answers: Sequence[Answer]) -> None:
+    """Raise `SettingError` unless the answers can share verifier and writers."""
+    shared = [
+        (answer.engine, answer.verifier, answer.variant, replace(answer.options, **OWN))
+        for answer in answers
+    ]
+    alike = all(each == shared[0] for each in shared)
+    expected = "of one verifier, variant and options, except " + ", ".join(OWN)
+    require(alike, "answers", "a list of unlike ones", expected)
 
 
 class Loop:

@@ -9,7 +9,10 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from lr.errors import SettingError
 from lr.reasoner import Reasoner
+from lr.spec.variant import Variant
+from lr.spec.verifiers.base import ExactVerifier
 from lr.tiny.language import Split, problem
 from lr.types import Role
 
@@ -79,3 +82,29 @@ def test_caches_are_kept_from_answer_to_answer(options: dict) -> None:
         assert reasoner.generate(QUESTIONS[0], **settings).tokens == first.tokens
         for role in roles:
             assert set(reasoner.engine.runners[role].idle) == set(runners[role])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"temperature": 0.1},
+        {"depth": 2},
+        {"drafter": "tree"},
+        {"driver": "overlapped"},
+        {"variant": Variant(ExactVerifier())},
+    ],
+)
+def test_unlike_answers_are_not_served_together(
+    reasoner: Reasoner, changes: dict
+) -> None:
+    """They share one verifier and one writer for each model: those of the first."""
+    usual = {"mode": "lr+sd", "max_tokens": 20}
+    answers = [reasoner.run(QUESTIONS[0], **usual, **more) for more in ({}, changes)]
+    for order in (answers, answers[::-1]):
+        with pytest.raises(SettingError, match="answers"):
+            next(reasoner.engine.serve(order, 2))
+    own = {"seed": 3, "sample": 1, "max_tokens": 9, "system": "Count."}
+    alike = [reasoner.run(QUESTIONS[1], **usual | more) for more in ({}, own)]
+    for _ in reasoner.engine.serve(alike, 2):
+        pass
+    assert len(alike[1].result.tokens) <= 9
