@@ -122,11 +122,19 @@ class JudgeServer:
     """The port of a server on this machine that runs the judge; --judge_model is then
     its name there (None: the server's only model)."""
     judge_url: str | None = None  # Its address elsewhere, such as http://host:8000.
-    judge_timeout: float = 60.0  # Seconds after which a question is sent again.
+    judge_timeout: float = 60.0
+    """Seconds of silence, times the attempts, after which a pair is rejected. A silent
+    server is not asked again: it may still be working."""
     judge_attempts: int = 3  # How often a question is sent before its pair is rejected.
     judge_lost: Literal["stop", "reject"] = "stop"
     """When three pairs in a row fail: stop the run, or go on and reject every draft
     step."""
+
+    def __post_init__(self) -> None:
+        if self.judge_url is not None:
+            from lr.measure.judge_server import checked_url
+
+            checked_url(self.judge_url)  # before run.json holds it
 
     def address(self) -> str | None:
         """The server's address; None: there is no server."""
@@ -157,7 +165,7 @@ class JudgeServer:
             timeout=self.judge_timeout,
             attempts=self.judge_attempts,
             lost=self.judge_lost,
-            api_key=os.environ.get(KEY) or None,
+            api_key=os.environ.get(KEY),
         )
 
 

@@ -11,28 +11,32 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from math import log, nan
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lr.commands.cli import main
-from lr.errors import SettingError
+from lr.errors import NumericalError, SettingError
 from lr.measure import judge_server
-from lr.measure.judge_server import FAILURES, JudgeError, ServedJudge, read_answer
+from lr.measure.judge_server import FAILURES, JudgeError, ServedJudge, read_choice
 from lr.spec.verifiers.base import Pair
 from lr.types import Finish, Step
 
 Reply = Callable[[dict[str, Any]], tuple[int, Any]]
 
 
-def said(text: str) -> tuple[int, Any]:
-    return 200, {"choices": [{"message": {"content": text}}]}
+def said(text: str | None, **more: Any) -> tuple[int, Any]:
+    return 200, {"choices": [{"message": {"content": text}, **more}]}
 
 
 class Server(ThreadingHTTPServer):
-    """Answers with `reply`; `asked` holds the bodies of all requests."""
+    """Answers with `reply`; `asked` holds the bodies of all requests, `keys` their
+    Authorization, `paths` where they went."""
 
     daemon_threads = True
 
@@ -40,6 +44,9 @@ class Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.models = ["one-judge"]
         self.asked: list[dict[str, Any]] = []
+        self.keys: list[str | None] = []
+        self.paths: list[str] = []
+        self.headers: dict[str, str] = {}
         self.reply: Reply = lambda body: said("[aligned]")
 
     @property
@@ -61,9 +68,17 @@ class Handler(BaseHTTPRequestHandler):
         self.server.asked.append(body)
         self.send(*self.server.reply(body))
 
+    def parse_request(self) -> bool:
+        parsed = super().parse_request()
+        self.server.keys.append(self.headers.get("Authorization"))
+        self.server.paths.append(self.path)
+        return parsed
+
     def send(self, status: int, value: Any) -> None:
-        text = json.dumps(value).encode()
+        text = value if isinstance(value, bytes) else json.dumps(value).encode()
         self.send_response(status)
+        for name, content in self.server.headers.items():
+            self.send_header(name, content)
         self.send_header("Content-Length", str(len(text)))
         self.end_headers()
         self.wfile.write(text)
@@ -113,11 +128,108 @@ def test_one_request_per_pair_and_none_for_equal_texts(server: Server) -> None:
 
 @pytest.mark.parametrize(
     ("answer", "aligned"),
-    [("[aligned]", True), ("Aligned.", True), ("[unaligned]", False), ("Yes", False)],
+    [
+        ("[aligned]", True),
+        ("Aligned.", True),
+        ("**Aligned**", True),
+        ("_aligned_", True),
+        ("The two steps are [aligned].", True),
+        ("[aligned] if they are interchangeable, [unaligned] if they are not", True),
+        ("<think>[unaligned]?</think>[aligned]", True),
+        ("[unaligned]", False),
+        ("Unaligned: 7 is not 8, so not [aligned].", False),
+        ("[not aligned]", False),
+        ("Not aligned.", False),
+        ("[un-aligned]", False),
+        ("[un\u2011aligned]", False),
+        ("[not_aligned]", False),
+        ("[misaligned]", False),
+        ("[non-aligned]", False),
+        ("They aren't [aligned].", False),
+        ("They cannot be called aligned", False),
+        ('{"aligned": false}', False),
+        ("[aligned]? No.", False),
+        ("[THINK][aligned]?[/THINK]\n[unaligned]", False),
+        ("<think>[aligned]?", None),
+        ("<seed:think>[aligned]", None),
+        ("<|channel|>analysis<|message|>So [aligned]?", None),
+        ("<|channel|>analysis<|message|>No?<|channel|>final<|message|>[aligned]", True),
+        ("Yes", None),
+        ("", None),
+    ],
 )
-def test_reading_an_answer(answer: str, aligned: bool) -> None:
-    verdict = read_answer(answer)
-    assert verdict.aligned is aligned and not verdict.failed
+def test_only_a_clear_word_accepts(answer: str, aligned: bool | None) -> None:
+    verdict = read_choice({"message": {"content": answer}})
+    assert aligned == (None if verdict is None else verdict.aligned)
+
+
+def written(*tokens: dict[str, float]) -> dict[str, Any]:
+    """Log-probabilities as a server gives them; the first token of each was written."""
+    content = [
+        {"token": next(iter(chances)), "top_logprobs": [
+            {"token": token, "logprob": log(chance)} for token, chance in chances.items()
+        ]}
+        for chances in tokens
+    ]  # fmt: skip
+    return {"content": content}
+
+
+@pytest.mark.parametrize(
+    ("answer", "logprobs", "score"),
+    [
+        ("[aligned]", written({"[": 1}, {"al": 0.6, "un": 0.2}, {"igned]": 1}), 0.75),
+        ("Unaligned", written({"Un": 0.6, "Al": 0.3, " al": 0.1}, {"aligned": 1}), 0.4),
+        ("[aligned]", written({"[al": 0.4, "[un": 0.6}, {"igned]": 1}), 0.4),
+        ("[aligned]", written({"<think>": 1}, {"al": 0.6, "un": 0.2}), None),
+        ("Not aligned", written({"Not": 1}, {" aligned": 0.9, " un": 0.1}), None),
+        ("[aligned]", {"content": None}, None),
+        (
+            "[aligned]",
+            {"content": [{"token": "[aligned]", "top_logprobs": None}]},
+            None,
+        ),
+    ],
+)
+def test_a_probability_is_the_score(
+    answer: str, logprobs: Any, score: float | None
+) -> None:
+    verdict = read_choice({"message": {"content": answer}, "logprobs": logprobs})
+    assert verdict is not None
+    assert verdict.score == (None if score is None else pytest.approx(score))
+    if score is not None:
+        assert verdict.aligned == (score >= 0.5)
+
+
+def test_a_probability_that_is_not_a_number_is_an_error() -> None:
+    logprobs = written({"aligned": 1})
+    logprobs["content"][0]["top_logprobs"][0]["logprob"] = nan
+    with pytest.raises(NumericalError):
+        read_choice({"message": {"content": "aligned"}, "logprobs": logprobs})
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        said(None),
+        said(""),
+        said(None, reasoning_content="They look [aligned]"),
+        said("<think>Both say [aligned]", finish_reason="length"),
+        said("I cannot tell."),
+        (200, {"choices": []}),
+        (200, {"error": {"message": "no slot"}}),
+    ],
+)
+def test_a_judge_without_a_verdict_is_lost(
+    server: Server, reply: tuple[int, Any]
+) -> None:
+    """Such an answer is no "no": it is asked for again, and three pairs in a row end the
+    run."""
+    server.reply = lambda body: reply
+    judge = judge_of(server, attempts=2)
+    [verdict] = judge.judge(PAIRS[:1])
+    assert verdict.failed and not verdict.aligned and len(server.asked) == 2
+    with pytest.raises(JudgeError, match="verdict"):
+        judge.judge(PAIRS[:1] * (FAILURES - 1))
 
 
 def test_the_judge_is_named_where_a_server_has_several(server: Server) -> None:
@@ -126,6 +238,14 @@ def test_the_judge_is_named_where_a_server_has_several(server: Server) -> None:
         judge_of(server)
     judge_of(server, model="b").judge(PAIRS[:1])
     assert server.asked[0]["model"] == "b"
+    server.models = []
+    with pytest.raises(SettingError, match="lists"):
+        judge_of(server)
+    with pytest.raises(SettingError, match="judge_model"):
+        judge_of(server, model="\udcff")
+    server.reply = lambda body: (500, {"detail": "cannot load"})
+    with pytest.raises(JudgeError, match=r"cannot load.*'b'"):
+        judge_of(server, model="b", attempts=1).judge(PAIRS[:1] * FAILURES)
 
 
 def test_a_busy_server_is_asked_again(server: Server) -> None:
@@ -134,15 +254,63 @@ def test_a_busy_server_is_asked_again(server: Server) -> None:
     assert judge_of(server, attempts=3).judge(PAIRS[:1])[0].aligned and not replies
 
 
-def test_a_server_with_openais_fields_only(server: Server) -> None:
+@pytest.mark.parametrize("header", ["0.1", "1", "٣", "-1", "soon", "9" * 400])
+def test_a_busy_server_says_when(
+    server: Server, monkeypatch: pytest.MonkeyPatch, header: str
+) -> None:
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+
+    judge = judge_of(server, attempts=9, timeout=50)
+    monkeypatch.setattr(judge_server, "PAUSE", 0.5)
+    monkeypatch.setattr(judge_server.asyncio, "sleep", sleep)
+    server.headers = {"Retry-After": header.encode().decode("latin-1")}
+    server.reply = lambda body: (429, {})
+    assert judge.judge(PAIRS[:1])[0].failed
+    usual = [0.5, 1, 2, 4, 8, 16, 32, 50]
+    expected = {"1": [1.0] * 8, "٣": [3.0] * 8, "9" * 400: [50] * 8}
+    assert pauses == expected.get(header, usual)
+
+
+@pytest.mark.parametrize(
+    ("status", "refused"),
+    [
+        (400, ["chat_template_kwargs"]),
+        (422, ["chat_template_kwargs"]),
+        (422, ["logprobs"]),
+        (400, ["max_tokens", "temperature"]),
+    ],
+)
+def test_a_server_gets_the_fields_that_it_takes(
+    server: Server, status: int, refused: list[str]
+) -> None:
     def strict(body: dict[str, Any]) -> tuple[int, Any]:
-        return (400, {}) if "chat_template_kwargs" in body else by_draft(body)
+        return (status, {}) if set(refused) & set(body) else by_draft(body)
 
     server.reply = strict
     judge = judge_of(server, attempts=1)
     assert [v.aligned for v in judge.judge(PAIRS[:2])] == [True, False]
+    num_requests = len(server.asked)
     judge.judge(PAIRS[:1])
-    assert "chat_template_kwargs" not in server.asked[-1]
+    assert len(server.asked) == num_requests + 1, "what it takes is kept"
+    assert ("chat_template_kwargs" in server.asked[-1]) == (refused == ["logprobs"])
+
+
+def test_a_pair_that_is_too_long_for_the_server_is_rejected_alone(
+    server: Server,
+) -> None:
+    def short(body: dict[str, Any]) -> tuple[int, Any]:
+        too_long = "x = 2" in body["messages"][0]["content"]
+        return (400, {"message": "context length"}) if too_long else said("[aligned]")
+
+    server.reply = short
+    judge = judge_of(server)
+    judge.judge(PAIRS[:1])
+    long, fits = judge.judge([PAIRS[1], PAIRS[0]])
+    assert long.failed and "context" in long.why and fits.aligned
+    assert "logprobs" in server.asked[-1], "its fields were not to blame"
 
 
 def test_failed_pairs_are_rejected_and_a_lost_judge_stops_or_rejects(
@@ -173,13 +341,41 @@ def test_a_refused_request_ends_the_run(server: Server) -> None:
     assert len(server.asked) == 1
 
 
-def test_silence_is_bounded(server: Server) -> None:
+def test_silence_is_bounded_and_a_silent_server_is_not_asked_again(
+    server: Server,
+) -> None:
+    """It may be working: another request would wait behind the first one."""
     released = threading.Event()
     server.reply = lambda body: (200, released.wait(30))
     began = time.monotonic()
     [verdict] = judge_of(server, attempts=2, timeout=0.2).judge(PAIRS[:1])
     released.set()
     assert verdict.failed and time.monotonic() - began < 10
+    assert len(server.asked) == 1
+    server.reply = lambda body: (time.sleep(0.4), by_draft(body))[1]
+    [verdict] = judge_of(server, attempts=50, timeout=0.2).judge(PAIRS[:1])
+    assert verdict.aligned and len(server.asked) == 2, "slow, but it answers"
+
+
+def test_proxies_are_for_other_machines(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("NO_PROXY", "no_proxy", "http_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")  # nobody is there
+    assert judge_of(server).judge(PAIRS[:1])[0].aligned
+    monkeypatch.setenv("HTTP_PROXY", server.url)
+    far = ServedJudge("http://judge.invalid:8000/v1/", str)
+    assert far.model == "one-judge"
+    assert server.paths[-1] == "http://judge.invalid:8000/v1/models"
+    monkeypatch.setenv("HTTP_PROXY", "ftp://name:word@proxy")
+    with pytest.raises(SettingError, match="PROXY") as caught:
+        ServedJudge("http://judge.invalid:8000", str)
+    assert "word" not in "".join(traceback.format_exception(caught.value))
+    monkeypatch.delenv("HTTP_PROXY")
+    monkeypatch.setenv("SSL_CERT_FILE", "nowhere.pem")
+    with pytest.raises(SettingError, match="SSL_CERT_FILE"):
+        ServedJudge("https://judge.invalid", str)
 
 
 def test_nobody_is_there() -> None:
@@ -187,8 +383,93 @@ def test_nobody_is_there() -> None:
         port = free.getsockname()[1]
     with pytest.raises(JudgeError, match="list"):
         ServedJudge(f"http://127.0.0.1:{port}", str, timeout=5)
-    with pytest.raises(SettingError, match="address"):
-        ServedJudge("localhost:8000", str)
+    for url in (
+        "localhost:8000",
+        "http://[::1",
+        "http://a:b",
+        "ftp://a",
+        "http://\udcff",
+    ):
+        with pytest.raises(SettingError, match="address"):
+            ServedJudge(url, str)
+
+
+KEY = "sk-d0n0t/print"
+NO_KEYS = [f"{KEY}\nX", f"{KEY}\r{KEY}", f"“{KEY}”", f"'{KEY}'", f'"{KEY}"', f"a {KEY}"]
+
+
+def echoes(server: Server) -> dict[str, Reply]:
+    """Replies that give the key back, one per way in which a request can fail."""
+
+    def key() -> str:
+        return f"you sent {server.keys[-1]}, with\nno luck"
+
+    return {
+        "refused": lambda body: (401, {"error": key()}),
+        "moved": lambda body: (307, {"error": key()}),
+        "broken": lambda body: (500, {"error": key()}),
+        "busy": lambda body: (429, key().encode()),
+        "unfit": lambda body: (422, {"detail": [{"input": key()}]}),
+        "no JSON": lambda body: (200, key().replace("/", "\\/").encode()),
+        "no answer": lambda body: (200, {key(): key()}),
+        "no verdict": lambda body: said(key()),
+        "a thought": lambda body: said(f"<think>{key()}"),
+        "unclear": lambda body: said(f"not {key()} aligned"),
+        "an odd score": lambda body: said(
+            "[aligned]", logprobs={"content": [{"token": key()}]}
+        ),
+    }
+
+
+@pytest.mark.parametrize("lost", ["stop", "reject"])
+def test_no_message_holds_the_key(server: Server, lost: Any) -> None:
+    printed: list[str] = []
+    for reply in echoes(server).values():
+        server.reply = reply
+        judge = judge_of(server, api_key=f" {KEY}\n", attempts=1, lost=lost)
+        try:
+            for _ in range(FAILURES + 1):
+                printed += [verdict.why for verdict in judge.judge(PAIRS[:1])]
+        except JudgeError as error:
+            printed += traceback.format_exception(error)
+        assert server.keys[-1] == f"Bearer {KEY}", "outer white space is no part of it"
+    server.models = [f"{KEY}-a", f"{KEY}-b"]
+    urls = {server.url: KEY, server.url.replace("//", f"//{KEY}@"): None}
+    urls[f"{server.url}?key={KEY}"] = urls["http://127.0.0.1:9"] = KEY
+    for url, key in [*urls.items(), *((server.url, no_key) for no_key in NO_KEYS)]:
+        with pytest.raises((SettingError, JudgeError)) as caught:
+            ServedJudge(url, str, api_key=key)
+        printed += traceback.format_exception(caught.value)
+    everything = "".join(printed).replace("\\/", "/")
+    assert len(printed) > 20 and KEY not in everything
+
+
+@pytest.mark.parametrize("way", ["broken", "unclear", "a password", *NO_KEYS[:3]])
+def test_no_file_of_a_run_holds_the_key(
+    server: Server,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    way: str,
+) -> None:
+    monkeypatch.setenv("LR_API_KEY", f"{KEY}\n" if way in echoes(server) else way)
+    server.reply = echoes(server).get(way, by_draft)
+    words = "run --dataset tiny:1 --use_spec --temperature 1.5 --judge_attempts 1"
+    words += f" --max_tokens_len 120 --output {tmp_path / 'run'} --device cpu"
+    words += f" --save_pairs --save_traces --judge_lost reject --judge_url {server.url}"
+    if way == "a password":
+        monkeypatch.setenv("LR_API_KEY", "")
+        words = words.replace("//", f"//user:{KEY}@")
+    try:
+        code: object = main(words.split())
+    except SystemExit as stop:  # of the parser of flags
+        code = stop.code
+    assert code == (0 if way in echoes(server) else 2)
+    output = capfd.readouterr()
+    texts = [output.out, output.err]
+    texts += [path.read_text() for path in tmp_path.rglob("*") if path.is_file()]
+    assert (len(texts) > 3) == (code == 0)
+    assert KEY not in "".join(texts)
 
 
 def test_a_run_with_a_judge_on_a_port(
