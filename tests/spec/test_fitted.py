@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from verifier_kit import codec
 
 from lr.engine.verifiers import VerifierChoice
-from lr.errors import ProtocolError, SettingError
+from lr.errors import NumericalError, ProtocolError, SettingError
 from lr.spec.numbers import numbers_in, word_cosine
 from lr.spec.sampling import root_scaled
 from lr.spec.verifiers.base import Pair, Requires, verdicts_of
@@ -30,7 +31,7 @@ def step(text: str, finish: Finish = Finish.BOUNDARY) -> Step:
 
 
 def decode(tokens: object) -> str:
-    return TEXTS[tuple(tokens)]  # type: ignore[arg-type]
+    return TEXTS.get(tuple(tokens), "?")  # type: ignore[arg-type]
 
 
 def pair(draft: str, target: str, **logs: tuple[float, ...]) -> Pair:
@@ -148,6 +149,9 @@ def test_a_fit_is_a_logistic_regression() -> None:
     assert not FittedVerifier(fit, decode, 0.7).judge([READ_PAIR])[0].aligned
     extreme = fitted(target_mean=1e6)
     assert FittedVerifier(extreme, decode).judge([READ_PAIR])[0].score == 1.0
+    broken = replace(READ_PAIR, logprobs=(math.nan,))
+    with pytest.raises(NumericalError, match="target_mean"):
+        FittedVerifier(extreme, decode).judge([broken])
 
 
 def test_a_fit_requires_what_its_signals_look_at() -> None:

@@ -151,7 +151,8 @@ class Fit:
         total = self.intercept
         for name, weight in self.signals.items():
             total += weight.weight * (values[name] - weight.mean) / weight.scale
-        return 1 / (1 + math.exp(-max(-700.0, min(700.0, total))))
+        # in this order, NaN stays NaN
+        return 1 / (1 + math.exp(-max(min(total, 700.0), -700.0)))
 
 
 class FittedVerifier(Verifier):

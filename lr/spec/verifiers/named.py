@@ -129,7 +129,7 @@ class NumbersVerifier(Verifier):
         ]
 
     def compare(self, pair: Pair) -> Verdict:
-        """The verdict on one pair of texts. Its score is the cosine, less 1 if the numbers
+        """The verdict on one pair. Its score is the cosine, less 1 if the numbers
         differ."""
         target = self.decode(pair.target_step.tokens)
         draft = self.decode(pair.draft.tokens)
