@@ -17,7 +17,8 @@ SENTENCE = 400  # Longest sentence in characters.
 
 _SIGNS = str.maketrans(
     {
-        **dict.fromkeys("−–－‐‑﹣", "-"), **dict.fromkeys("\u00a0\u2009\u202f~", " "),
+        **dict.fromkeys("−–‐‑", "-"), **dict.fromkeys("万萬", " 万 "),
+        **dict.fromkeys("亿億", " 亿 "), "~": " ", "。": ". ", "、": ", ",
         **dict.fromkeys("€£¥₹", r"\$"), "¢": " cents", "\r": "", "÷": "/", "⁄": "/",
         "×": r"\times ", "·": r"\cdot ", "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ",
         "≈": r"\approx ", "±": r"\pm ", "∞": r"\infty ", "π": r"\pi ", "∪": r"\cup ",
@@ -30,16 +31,32 @@ _MONEY = re.compile(
 _ROOT = re.compile(r"√\s*(?:[({]([^(){}]*)[)}]|(\d+(?:\.\d+)?|[a-z]))")
 
 
+_SEPARATOR = re.compile(  # of thousands: 10\\,000, 1{,}000, 1,\\!000, a thin blank
+    r"(?<=\d)(?:[\u00a0\u2009\u202f~]|\{,\}|\\[,;: ]|,?\\!,?)(?=\d{3}(?!\d))"
+)
+# a letter of a script that sets no blanks, or no Latin ones, beside its numbers
+SCRIPT = r"[^\W\d_\0-\u03ff\u1e00-\u1fff]"
+_BESIDE = re.compile(
+    rf"(?<=[0-9A-Za-z$%)}}])(?={SCRIPT})|(?<={SCRIPT})(?=[-0-9A-Za-z$\\(])"
+)
+
+
 def as_latex(text: str) -> str:
-    """The text with signs of Unicode as LaTeX has them: −3, ½, √2, 10⁻³, ≤, €5."""
+    """The text with signs of Unicode as LaTeX has them: −3, ½, √2, 10⁻³, ≤, €5. Digits
+    of any script and width are plain digits, without separators of thousands, and a
+    blank sets them apart from letters of other scripts: "共１８元" is "共 18 元"."""
 
     def plain(signs: re.Match[str]) -> str:  # of "½" it is "1⁄2", of "²" it is "2"
         return unicodedata.normalize("NFKC", signs[0]).replace("⁄", "}{")
 
     text = re.sub("[¼-¾⅐-⅞]", lambda sign: f"\\frac{{{plain(sign)}}}", text)
     text = re.sub("[⁰¹²³⁴-⁹⁺⁻]+", lambda signs: f"^{{{plain(signs)}}}", text)
-    text = _ROOT.sub(r"\\sqrt{\1\2}", text)
-    return _MONEY.sub(r"\\$", text.translate(_SIGNS))
+    text = re.sub("[₀-₉]+", lambda signs: f"_{{{plain(signs)}}}", text)
+    text = _SEPARATOR.sub("", text).replace("，", ", ")
+    text = unicodedata.normalize("NFKC", text)
+    text = _ROOT.sub(r"\\sqrt{\1\2}", text).translate(_SIGNS)
+    text = re.sub(r"(?![0-9])\d", lambda digit: str(int(digit[0])), text)
+    return _MONEY.sub(r"\\$", _BESIDE.sub(" ", text))
 
 
 # --- Values: what an answer looks like in a sentence
@@ -61,7 +78,7 @@ _NUMBER = (
     r"(?=(?P<n>(?:(?<![\w)}])-)?(?<![\w.^_])(?<!\^\{)(?<![Ss]tep )\\?\$?-?"
     r"(?:(?:\d{1,3}(?:[, ]\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+)"
     r"(?:[eE][+-]?\d+(?!\w))?(?: \d+/\d+|[/:]\d+)?(?:\s?\\?%)?"
-    r"(?: (?:thousand|million|billion|trillion)\b)?))(?P=n)(?![xyzn]\b)"
+    r"(?: (?:thousand|million|billion|trillion|[万亿])\b)?))(?P=n)(?![xyzn]\b)"
 )
 _VALUE = re.compile(f"{_MATH}|{_LATEX}|{_TUPLE}|{_NUMBER}", re.DOTALL)
 _EXPRESSION = re.compile(  # no word but the names of functions
@@ -72,7 +89,9 @@ _CHAIN = re.compile(  # all but the end of "a = b = 5" and "\text{cost} = 5"
     r"^\s*(?:\\text\{[^{}]*\}|[^,;&]*=[^,;&]*)=\s*"
     r"(?=(?:[^=,;&{}]|\{(?:[^{}]|\{[^{}]*\})*\})+$)"
 )
-_AND = re.compile(r"\s*(?:[,;]|(?:,\s*)?(?:and|or|&))\s*(?:[a-zA-Z]\s?=\s*)?")
+_AND = re.compile(
+    r"\s*(?:[,;]|(?:,\s*)?(?:and|or|&|[和或与及と]))\s*(?:[a-zA-Z]\s?=\s*)?"
+)
 # "she spends $5 over 30 days": the money, unless it is a means or a price
 _AMOUNT = re.compile(
     r"(?<!\b(?:with|from|than) )(?<!\bfor )(?<!\b(?:at|of|to|by) )(?<![-+*/=(] )-?\\?\$"
@@ -120,21 +139,24 @@ _MARKS = re.compile(
 _STATES = re.compile(  # "The answer to this is", "Answer:", "### Final answer"
     r"\b(?:answer|result)s?\b[^.\n:=]{0,80}?(?:\b(?:is|are|equals)\b|=|:):?"
     r"|\bsolutions? (?:is|are)\b:?|^(?-i:A):|^[\s#]*(?:final )?answer\s*$"
-    r"|^\s*####\s*(?!\d+[.)]\s)(?=[-+$\\(*_]*\.?\d)",
+    r"|^\s*####\s*(?!\d+[.)]\s)(?=[-+$\\(*_]*\.?\d)"
+    # Chinese, Japanese, Korean, Russian: "答案是18", "答えは18です", "答: 18"
+    r"|(?:答案|答え|正解|结果|結果|답|ответ)[^.\n:=]{0,20}?(?:[是为為は은는]|[:=]|-+):?|^答:",
     re.IGNORECASE | re.MULTILINE,
 )
-_FINAL = re.compile(r"final answer|^[\s*#]*answer\s*[:=]|####", re.I | re.M)
+_FINAL = re.compile(r"final answer|最终答案|^[\s*#]*answer\s*[:=]|####", re.I | re.M)
 # a full stop within mathematics or a number ends no sentence
 _SENTENCE = re.compile(rf"(?:(?s:{_MATH})|[^.!?\n]|[.!?](?=\S))+")
 # after these words the answer is explained, or another one denied
 _ASIDE = re.compile(
     r"[,;]?\s*(?:\b(?:because|since|as|when|where|rather than|instead of|(?:and )?not"
-    r"|or (?:about|approximately|roughly)|that is|i\.e)\b|, which\b|≈|\\approx| \()",
+    r"|or (?:about|approximately|roughly)|that is|i\.e)\b|, which\b|≈|\\approx| \("
+    rf"|因为|而不是|,\s*(?![和或与及]){SCRIPT})",
     re.IGNORECASE,
 )
 _HOLLOW = re.compile(  # "so the answer is correct" states none
     r"(?:in|not|un)?(?:correct|right|wrong|valid|consistent|verified|clear|known|the|a|an"
-    r"|as|below|above|therefore|thus|reasonable|obtained|found|that)\b",
+    r"|as|below|above|therefore|thus|reasonable|obtained|found|that)\b|正确|对的|错",
     re.IGNORECASE,
 )
 _JOINS = re.compile(  # the text between the boxes of a list
@@ -208,22 +230,27 @@ _WRAPPER = re.compile(
 _LETTER = re.compile(
     r"[\s:]*(?P<bracket>[(\[])?(?P<letter>[A-Za-z])(?!['\w])"
     r"(?:(?P<alone>[.)\]\s]*)$|[)\]]|(?=[ \t]*(?:\n|[.,;:!)\]—–-]|\(|\\"
-    r"|(?:because|since|as|due|for|which|with|and not)\b)))"
-    r"(?:\s*(?:,|and|or|&|/)\s*\(?(?P<next>[A-Z])(?!['\w]))?"
+    rf"|(?:because|since|as|due|for|which|with|and not)\b|(?![和或与及]){SCRIPT})))"
+    r"(?:\s*(?:,|and|or|&|/|[和或与及])\s*\(?(?P<next>[A-Z])(?!['\w]))?"
 )
 _CHOOSES = re.compile(
     r"\b(?:answer|option|choice|letter)\b[^.\n:=]{0,60}?"
     r"(?:\b(?:is|be)\b(?:,? (?:therefore|thus|hence|clearly),?)?|:|=| [-–] )"
-    r"|^\W*correct:|<answer>|\b(?:choose|pick|select|go with)\b",
+    r"|^\W*correct:|<answer>|\b(?:choose|pick|select|go with)\b"
+    r"|(?:答案|答え|正解|답|ответ)[^.\n:=]{0,20}?(?:[是为為は은는选]|[:=]|-+)|(?<![不没])选择?(?!项)",
     re.IGNORECASE | re.MULTILINE,
 )
-_IS_RIGHT = re.compile(r"\b[A-Z]\b\)?(?= is (?:the )?(?:correct|right|best|answer)\b)")
+_IS_RIGHT = re.compile(
+    r"\b[A-Z]\b\)?(?= is (?:the )?(?:correct|right|best|answer)\b"
+    r"| (?:选项|项)?(?:是|为)?(?:正确|对))"
+)
 
 
 def chosen_letter(text: str, letters: str) -> str | None:
     """The chosen one of these letters, or None. Example: "\\boxed{\\text{(B)}}", "the
     answer is (B), because" and a last line "**B**" give "B"."""
     box, tail = _split(text)
+    tail = as_latex(tail)
     for _, sentence in _statements(_CHOOSES, tail):
         if letter := _letter(sentence, letters):
             return letter
@@ -231,7 +258,7 @@ def chosen_letter(text: str, letters: str) -> str | None:
     if right and right[-1] in letters:
         return right[-1]
     if box is not None:
-        return _letter(box, letters)
+        return _letter(as_latex(box), letters)
     last = (tail.strip().splitlines() or [""])[-1]
     is_letter = len(_WRAPPER.sub("", last).strip(" .()[]")) == 1
     return _letter(last, letters) if is_letter or last == tail.strip() else None

@@ -12,7 +12,13 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 
-from lr.measure.answers import as_latex, boxed_answer, chosen_letter, final_answer
+from lr.measure.answers import (
+    SCRIPT,
+    as_latex,
+    boxed_answer,
+    chosen_letter,
+    final_answer,
+)
 from lr.measure.datasets import LETTERS, Item, Task
 from lr.measure.programs import CodeLimits, code_block, passes
 from lr.measure.store import Store
@@ -36,20 +42,25 @@ _REWRITES = {
     r"(?<![\\a-zA-Z{])(sin|cos|tan|log|ln|exp|pi)(?![a-zA-Z])": r"\\\1 ",
     r"(?:\*\*|\^)\s*(-?\d{2,}|(?<=\*)-?\w)": r"^{\1}",  # 2^10, 2**3
     r"(?<![\d.,/])(\d+) (\d+)/(\d+)(?![\d/])": r"\1\\frac{\2}{\3}",  # 4 4/9
+    r"\\text\s*\{\s*or\s*\}\s*[a-z]\s*\\in\b": r"\\cup ",  # x in A or x in B
     r"^\s*\\(?:text(?:bf|it|rm)?|math(?:rm|bf|it)|mbox)\s*\{([^{}]*)\}\s*$": r"\1",
     r"^(?i:(?:the |final )*answer\s*(?:is|=|:))\s*": "",
 }  # fmt: skip
 _REPEATING = re.compile(r"(\d*)\.(\d*)(?:\\(?:overline|bar|dot)\s*\{?|\()(\d+)[})]?")
+# commas of thousands, but not those of a tuple or a set
+_COMMAS = re.compile(
+    r"[(\[].*[)\]]|\\\{.*\\\}|(?P<n>(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,]))"
+)
 _PLAIN = re.compile(
     r"([+-]?(?:(?:\d{1,3}(?:[, ]\d{3})+|\d+)(?:\.\d*)?|\.\d+))"
     r"(?:[eE]([+-]?\d{1,3})|\s*\\(?:times|cdot)\s*10\^(?:(\d)|\{([+-]?\d{1,3})\})"
-    r"|\s*(?:\\text\s*\{\s*)?(thousand|million|billion|trillion)s?\b.*)?",
-    re.ASCII,
+    r"|(?:\s|\\[,;: ])*(?:\\text\s*\{\s*)?(thousand|million|billion|trillion|[万亿])s?\b.*)?"
 )
 _SCALES = {"thousand": "3", "million": "6", "billion": "9", "trillion": "12"}
+_SCALES |= {"万": "4", "亿": "8"}
 _UNIT = re.compile(  # "12 apples" is 12, but "5 or 6" and "28 percent" are not 5 and 28
     r"(\S*?[\d}])(?:\s|\\[,; ])+(?!.*\b(?:and|or|per ?cent(?:age)?|pct|mod|to|over|dozen|hundred"
-    r"|thousand|million|billion|trillion)\b)[a-zA-Z]{2,}(?:[ ./-]+[a-zA-Z]+)*\.?"
+    rf"|thousand|million|billion|trillion|[万亿])\b)(?:{SCRIPT}+|[a-zA-Z]{{2,}}(?:[ ./-]+[a-zA-Z]+)*)\.?"
 )
 # math-verify leaves these aside: the base in 6_7, the unit in 70 \text{cm}
 _NOTE = re.compile(
@@ -61,15 +72,19 @@ _SET = re.compile(r"\\(?:left\\)?\{[^{}]*\\(?:right\\)?\}$")
 _TUPLE = re.compile(r"(?:\\left)?[(\[][^()\[\]]*[)\]]$")
 _ASSIGNMENTS = re.compile(r"[a-zA-Z]\s*=[^=,;(]+(?:,\s*[a-zA-Z]\s*=[^=,;(]+)+$")
 _NAMES = re.compile(r"[a-zA-Z]\s*=")
+_POINTS = re.compile("(?!YES|NO|ODD)[A-Z]{2,3}")  # AB is not ab
 _WORDS = re.compile(r"[^\W\d_][^\W\d_]+(?:[ '-]+[^\W\d_]+)*\.?")
 
 
 def clean(text: str) -> str:
     """An answer as math-verify reads it."""
-    text = as_latex((boxed_answer(text) or text).strip(" \n*`").rstrip("."))
+    text = as_latex((boxed_answer(text) or text).strip(" \n*`"))
+    text = text.replace("...", r"\ldots ").rstrip(".")
     text = _REPEATING.sub(_repeating_decimal, text)
     for pattern, replacement in _REWRITES.items():
         text = re.sub(pattern, replacement, text)
+    text = re.sub(r"^\s*[A-Z](?=\s*=)", lambda name: name[0].lower(), text)  # X = 5
+    text = _COMMAS.sub(lambda m: m[0].replace(",", "") if m["n"] else m[0], text)
     text = text.strip().rstrip(".,;")
     unit = _UNIT.fullmatch(text)
     return unit[1] if unit else text
@@ -85,9 +100,7 @@ def _repeating_decimal(match: re.Match[str]) -> str:
 def plain_number(text: str) -> Fraction | None:
     """The value of a plain number, or None. Examples: "073", "1,000.50", "45 000",
     "1e5", "3 million" and "2 \\times 10^{5}"; but not "50%", "1,2" or "\\frac12"."""
-    text = text.replace("{,}", ",").replace("\\!", "")
-    text = re.sub(r"\\[,;: ]", " ", text).strip()
-    match = _PLAIN.fullmatch(text)
+    match = _PLAIN.fullmatch(as_latex(text).strip())
     if match is None or len(match[1]) > 1000:
         return None
     digits, *powers = match.groups()
@@ -153,12 +166,14 @@ class Grader(AbstractContextManager["Grader"]):
         # to math-verify "no" and "on" are n times o
         words = _WORDS.fullmatch(gold) and _WORDS.fullmatch(answer)
         if words or texts[0] == texts[1] != "":
-            return texts[0].casefold() == texts[1].casefold(), "compared as texts"
-        if _TUPLE.match(answer):  # the order of its entries counts
-            if _SET.match(gold):
-                return False, "a tuple, not a set"
-            if _ASSIGNMENTS.match(gold):
-                gold = f"({_NAMES.sub('', gold)})"
+            if not any(map(_POINTS.fullmatch, texts)):
+                texts = texts[0].casefold(), texts[1].casefold()
+            return texts[0] == texts[1], "compared as texts"
+        for tuple_like, set_like in ((gold, answer), (answer, gold)):
+            if _TUPLE.match(tuple_like) and _SET.match(set_like):
+                return False, "the order counts in a tuple, not in a set"
+        if _TUPLE.match(answer) and _ASSIGNMENTS.match(gold):
+            gold = f"({_NAMES.sub('', gold)})"
         notes = _NOTE.findall(gold), _NOTE.findall(answer)
         if notes[0] and notes[1] and notes[0] != notes[1]:
             return False, "different bases or units"

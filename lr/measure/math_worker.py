@@ -12,12 +12,14 @@ import os
 import re
 import sys
 from contextlib import suppress
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import sympy
-from math_verify import LatexExtractionConfig, grader, parse
+from latex2sympy2_extended.latex2sympy2 import ConversionConfig, latex2sympy
+from math_verify import LatexExtractionConfig, grader, parse, parser
 from math_verify.grader import sympy_numeric_eq as equal_nearly
 
 MEMORY = 4 << 30  # Bytes of address space.
@@ -38,6 +40,9 @@ def serve(connection: Connection, seconds: float) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     logging.disable(logging.CRITICAL)
     grader.sympy_numeric_eq = equal_exactly
+    # R and r are two letters
+    exact_case = ConversionConfig(lowercase_symbols=False)
+    parser.latex2sympy = partial(latex2sympy, conversion_config=exact_case)
     with Path(os.devnull).open("w") as nowhere, suppress(EOFError):
         while True:
             gold, answer = connection.recv()
@@ -64,21 +69,24 @@ def verdict(gold: str, answer: str) -> str:
 
 def read(text: str) -> list[Any]:
     """A text as sympy reads it; empty if math-verify cannot parse all of it."""
-    if _TWO_UNITS.search(text) or text.count("{") != text.count("}"):
+    # math-verify drops \\ldots: it reads "12\\ldots" as 12
+    balanced = text.count("{") == text.count("}")
+    if _TWO_UNITS.search(text) or "dots" in text or not balanced:
         return []
     config = [LatexExtractionConfig(boxed_match_priority=0)]
     box = "\\boxed{" + text + "}"
     parsed = parse(box, config, fallback_mode="no_fallback", parsing_timeout=None)
-    if " or" not in text:
-        return list(parsed)
-    # "x < 1 or x > 2" is read as a set of two relations: their union is meant
-    return [
-        sympy.Union(*(part.as_set() for part in value.args))
-        if isinstance(value, sympy.FiniteSet)
-        and all(p.is_Relational and not p.is_Equality for p in value.args)
-        else value
-        for value in parsed
-    ]
+    return [union(value) if " or" in text else value for value in parsed]
+
+
+def union(value: Any) -> Any:
+    """The union that "x < 1 or x > 2" means. math-verify reads it as a set of two
+    relations; "x = 1 or x = 2" stays one."""
+    if not isinstance(value, sympy.FiniteSet) or all(p.is_Equality for p in value.args):
+        return value
+    if not all(isinstance(part, sympy.logic.boolalg.Boolean) for part in value.args):
+        return value
+    return sympy.Union(*(part.as_set() for part in value.args))
 
 
 def equal_exactly(gold: Any, answer: Any, *precision: int) -> bool:

@@ -2,8 +2,10 @@
 
 The files beside this one hold the pairs: `answers.jsonl` ours, judged by a person;
 `sentences.jsonl` and `letters.jsonl` replies in our words; `replies.jsonl` replies of
-real models; `math_verify.jsonl` the pairs in the tests of Math-Verify 0.9.0
-(huggingface/Math-Verify, tests/*.py), long replies cut to their end."""
+real models; `reported.jsonl` what others met: numbers and options in other scripts,
+separators of thousands in expressions, unions, sets; `math_verify.jsonl` the pairs in
+the tests of Math-Verify 0.9.0 (huggingface/Math-Verify, tests/*.py), long replies cut to
+their end."""
 
 from __future__ import annotations
 
@@ -62,6 +64,23 @@ def test_the_pairs_of_math_verify(grader: Grader) -> None:
     assert len(pairs) > 230 and len(wrong) <= 8, wrong
 
 
+@pytest.mark.parametrize(
+    "kind", ["scripts", "thousands", "unions", "sets and tuples", "letters and dots"]
+)
+def test_what_others_met(grader: Grader, kind: str) -> None:
+    of_kind = [row for row in rows("reported.jsonl") if row["kind"] == kind]
+    assert len(of_kind) > 3
+    grades = [is_right(grader, row["gold"], row["reply"]) for row in of_kind]
+    pairs = zip(of_kind, grades, strict=True)
+    assert not [row for row, right in pairs if right is not row["right"]]
+
+
+def test_options_are_chosen_in_other_scripts() -> None:
+    of_kind = [row for row in rows("reported.jsonl") if row["kind"] == "options"]
+    chosen = [chosen_letter(row["reply"], "ABCD") for row in of_kind]
+    assert chosen == [row["letter"] for row in of_kind]
+
+
 # --- An answer without a box, or with several ---
 
 
@@ -116,6 +135,7 @@ def test_the_last_whole_box_counts(text: str, expected: str | None) -> None:
 def test_the_thought_is_left_aside() -> None:
     assert reply("a</think>b</think>c") == "c"
     assert reply("<think>cut off") == "<think>cut off"
+    assert reply("[THINK]a[/THINK]b") == reply("◁think▷a◁/think▷b") == "b"
 
 
 # --- Degenerate texts ---
