@@ -12,7 +12,8 @@ from typing import NamedTuple
 from lr.trace import Stats, Trace, stats_of
 from lr.types import Finish, Origin, Role, Verdict
 
-END_OF_THOUGHT = "</think>"
+# of Qwen and DeepSeek, of Mistral, of Kimi
+END_OF_THOUGHT = re.compile(r"</think(?:ing)?>|\[/THINK\]|◁/think▷")
 _BRACES = re.compile(
     r"(?P<box>\\{1,2}(?:boxed|fbox)\s*)?(?P<open>\{)|(?P<close>\})"
     # without braces: a number, one letter or one command (as \frac{1}{2} or \frac12),
@@ -87,7 +88,7 @@ def whole_characters(data: bytes, *, last: bool) -> tuple[str, bytes]:
 
 def reply(text: str) -> str:
     """The text after the last `</think>`, or the whole text if it has none."""
-    return text.rpartition(END_OF_THOUGHT)[2]
+    return END_OF_THOUGHT.split(text)[-1]
 
 
 class Box(NamedTuple):

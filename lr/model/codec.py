@@ -249,7 +249,9 @@ def _load_tokenizer(directory: Path) -> Any:
 def byte_table(tokenizer: Any) -> list[bytes]:
     """The bytes of each id of a byte-level BPE tokenizer, which all Qwen models have:
     none for special tokens (end of sequence, roles) and unused ids, the text for other
-    added tokens (`<think>`). Raises CheckpointError for another kind of tokenizer."""
+    added tokens and for the marks of a thought (`</think>`), which some checkpoints flag
+    as special: without them a thought would be read as the reply. Raises
+    CheckpointError for another kind of tokenizer."""
     decoder = json.loads(tokenizer.backend_tokenizer.to_str())["decoder"] or {}
     parts = [part["type"] for part in decoder.get("decoders", [decoder]) if part]
     if "ByteLevel" not in parts:
@@ -270,4 +272,7 @@ def byte_table(tokenizer: Any) -> list[bytes]:
         table[token] = b"" if added.special else added.content.encode()
     for token in tokenizer.all_special_ids:
         table[token] = b""
+    for token, added in tokenizer.added_tokens_decoder.items():
+        if "think" in added.content.lower():
+            table[token] = added.content.encode()
     return table

@@ -29,6 +29,7 @@ from lr.engine.question import recommended_sampling
 from lr.errors import CheckpointError, SettingError
 from lr.model.codec import Codec, require_same
 from lr.model.generation_config import unsupported
+from lr.result import reply
 from lr.types import SamplingParams
 
 CORPUS = [
@@ -162,6 +163,17 @@ def test_special_tokens_have_no_bytes_and_other_added_ones_have() -> None:
     ids = toy().encode("a<think>x</think><|im_end|>")
     pieces = [toy().token_bytes(token) for token in ids]
     assert pieces == [b"a", b"<think>", b"x", b"</think>", b""]
+
+
+@pytest.mark.parametrize("mark", ["</think>", "[/THINK]", "◁/think▷"])
+def test_a_thought_ends_visibly_where_its_mark_is_flagged_special(mark: str) -> None:
+    """Else the thought's own box would be graded."""
+    tokenizer = byte_level("Qwen3")
+    tokenizer.add_special_tokens({"additional_special_tokens": [mark]})
+    codec = Codec(tokenizer, name="toy")
+    tokens = codec.encode(f"\\boxed{{5}}{mark}The result equals 7.<|im_end|>")
+    assert reply(codec.decode(tokens)) == "The result equals 7."
+    assert codec.decode([*codec.eos_ids]) == ""
 
 
 def test_only_byte_level_tokenizers_are_read() -> None:
