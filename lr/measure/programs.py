@@ -28,9 +28,13 @@ from lr.types import require
 
 PYTHON = {"python", "python3", "py", "py3", ""}  # First word of an info string.
 OUTPUT = 16 << 20  # Bytes that a program may write to a file or to its output.
-# the program starts only if every limit that the system has could be set
+# the program starts only if every limit that the system has could be set. The word goes
+# to the output that this process began with, whatever the program does to sys.stdout
 CHILD = """
-import runpy, sys
+import os, runpy, sys
+word = sys.stdin.buffer.read()
+output = os.dup(1)
+write = os.write
 if sys.platform != "win32":
     import resource
     for name, limit in zip(("CPU", "AS", "FSIZE", "CORE"), map(int, sys.argv[2:])):
@@ -40,6 +44,7 @@ if sys.platform != "win32":
         if sys.platform == "linux" or name != "AS":  # macOS cannot limit it
             resource.setrlimit(kind, (limit, limit))
 runpy.run_path(sys.argv[1], run_name="program")
+write(output, word)
 """
 _CODE_LINE = re.compile(r"(?:async def|def|class|import|from|@\w)\b|[ \t]+\S")
 # a fence may begin or end in the middle of a line; a block without an end goes up to the
@@ -51,6 +56,7 @@ _BLOCK = re.compile(
     r"|(?=^ {0,3}(?P=fence)[{\w])|\Z)",
     re.MULTILINE | re.DOTALL,
 )
+_FUTURE = re.compile(r"^from __future__ import .*\n?", re.MULTILINE)
 _NO_FENCE = re.compile(r"^ {0,3}(?:```|~~~).*\n?", re.MULTILINE)
 
 
@@ -138,11 +144,12 @@ class CodeLimits:
 
 def passes(item: Item, code: str, limits: CodeLimits) -> tuple[bool, str]:
     """Whether a program passes HumanEval's tests, and why not. The program must come to
-    its end, where it prints a secret word: `exit(0)` does not pass. Helpers and imports
+    its end, after which a secret word is printed: `exit(0)` does not pass. Helpers and imports
     of the prompt stay; a whole function in the code replaces the one that it begins."""
     word = uuid4().hex
-    # `print()` ends a line that was begun: the word stands on a line of its own.
-    program = f"{item.starter}\n{code}\n{item.check}\nprint()\nprint({word!r})\n"
+    # imports from the future stand first in a program, or it is none
+    parts = [*_FUTURE.findall(code), item.starter, _FUTURE.sub("", code), item.check]
+    program = "\n".join(parts)
     with (
         tempfile.TemporaryDirectory(prefix="lr-", ignore_cleanup_errors=True) as folder,
         tempfile.TemporaryFile() as output,
@@ -151,12 +158,13 @@ def passes(item: Item, code: str, limits: CodeLimits) -> tuple[bool, str]:
         sizes = [int(limits.seconds) + 1, limits.memory_mb << 20, OUTPUT, 0]
         process = subprocess.Popen(
             [sys.executable, "-IBu", "-c", CHILD, "program.py", *map(str, sizes)],
-            cwd=folder, stdin=subprocess.DEVNULL, stdout=output,
+            cwd=folder, stdin=subprocess.PIPE, stdout=output,
             stderr=subprocess.STDOUT, start_new_session=True,
             env={"PATH": os.defpath, "HOME": folder, "OMP_NUM_THREADS": "1"},
         )  # fmt: skip
         try:
-            code_of_exit = process.wait(limits.seconds)
+            # the blank line ends one that the program has begun
+            process.communicate(f"\n{word}\n".encode(), limits.seconds)
         except subprocess.TimeoutExpired:
             return False, "time was up"
         finally:
@@ -168,7 +176,7 @@ def passes(item: Item, code: str, limits: CodeLimits) -> tuple[bool, str]:
             process.wait()
         output.seek(0)
         lines = output.read().decode(errors="replace").strip().splitlines()
-    if code_of_exit == 0 and word in lines:
+    if process.returncode == 0 and word in lines:
         return True, "the tests pass"
     reason = lines[-1][:200] if lines else ""
-    return False, reason or f"it ended early, with exit code {code_of_exit}"
+    return False, reason or f"it ended early, with exit code {process.returncode}"

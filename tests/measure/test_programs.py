@@ -73,14 +73,21 @@ ROW = {
 }
 ITEM = read_row(json.dumps(ROW), 0)
 LIMITS = CodeLimits(seconds=20, memory_mb=600)
+SOLUTION = "def half(x):\n    return floor(double(x) / 4)\n"
 PROGRAMS = {
     "the body alone": ("    return floor(double(x) / 4)\n", True),
-    "the asked function alone": ("def half(x):\n    return floor(double(x) / 4)\n", True),
+    "the asked function alone": (SOLUTION, True),
     "all of it": (f"{PROMPT}    return floor(x / 2)\n", True),
     "a wrong one": ("def half(x):\n    return x\n", False),
     "no Python": ("I cannot do it", False),
     "leaves early": ("import sys\nsys.exit(0)\n", False),
     "leaves at once": ("import os\nos._exit(0)\n", False),
+    "assigns its output": ("import io, sys\nsys.stdout = io.StringIO()\n" + SOLUTION, True),
+    "closes its output": ("import os, sys\nsys.stdout.close()\nos.close(2)\n" + SOLUTION, True),
+    "has its own print": (f"def print(*words): pass\n{SOLUTION}", True),
+    "reads an empty input": (f"import sys\nassert not sys.stdin.read()\n{SOLUTION}", True),
+    "imports from the future": (f"from __future__ import annotations\n{SOLUTION}", True),
+    "assigns its output, and is wrong": ("import sys\nsys.stdout = None\nhalf = abs\n", False),
     "shows its source": ('print(open("program.py").read())\nraise SystemExit\n', False),
 }  # fmt: skip
 
