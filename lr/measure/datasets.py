@@ -55,10 +55,18 @@ _IRRELEVANT = re.compile(
     |tags|language|split|src|dataset|url|link|license|year|exam|contest|platform|metadata
     |solutions?|rationale|explanation|reasoning|cot|cot_content|equation|formula
     |canonical_solution|generated_solution|generation_model|inference_mode|canary_string
-    |pass_rate_72b_tir|used_in_kaggle|high_level_domain|question_writer
+    |is_multiple_answer|pass_rate_72b_tir|used_in_kaggle|high_level_domain|question_writer
     |writer's_difficulty_estimate|(?:pre_revision|extra_revised|revision|self_reported
     |(?:majority_)?non_expert|expert_validator).*|.*_n?ev_\d|__.*""",
     re.VERBOSE,
+)
+
+
+# LaTeX with one backslash, after JSON has read \\b, \\f, \\n, \\r or \\t as a control
+# character and it has been written as JSON again
+_HALF_ESCAPED = re.compile(
+    r"(?<!\\)(?:\\\\)*(\\(?:[bf][a-zA-Z]+|n(?:abla|otin|eq)|r(?:ho|ight|angle)"
+    r"|t(?:imes|heta|ilde|au|riangle|(?:ext(?:bf|it|rm)?|frac)(?=[{\d]))))(?![a-z.])"
 )
 
 
@@ -148,8 +156,10 @@ def load_items(
             items.append(read_row(line, number, seed))
         except SettingError as error:
             if bad_rows is None:
-                advice = "Mend the row, or leave bad rows out: --skip_bad_rows."
-                raise SettingError(f"{name}: {error} {advice}") from error
+                raise SettingError(
+                    f"{name}: {error} Expected is JSONL, an object per line, no CSV and no "
+                    "list. Mend the row, or leave bad rows out: --skip_bad_rows."
+                ) from error
             bad_rows.append(str(error))
     return items
 
@@ -193,6 +203,9 @@ class _Row(dict[str, Any]):
         for key, value in content.items():
             name = re.sub(r"[\s-]+", "_", key.strip().lower())
             check(name not in self, f"it has the field {name!r} twice.")
+            latex = _HALF_ESCAPED.search(json.dumps(value))
+            fault = f"its field {name!r} has {latex and latex[1]} with one backslash"
+            check(not latex, f"{fault}, a control character in JSON. Write two.")
             self[name] = value
         self.names = ", ".join(self) or "(none)"
 
@@ -284,31 +297,35 @@ def _gpqa(row: _Row, question: str, seed: int) -> Item:
 
 def _choice(row: _Row, question: str, options: Any) -> Item:
     """The right option is given as a letter, a number from 0, or its text."""
-    letters = list(LETTERS)
+    labels = list(LETTERS)
     if isinstance(options, dict) and {"text", "label"} <= options.keys():  # ARC
-        letters = [str(label) for label in options["label"]]
+        labels = [str(label) for label in options["label"]]
         options = options["text"]
     fits = isinstance(options, list) and 2 <= len(options) <= len(LETTERS)
     check(fits, "it has no list of 2 to 26 options.")
     texts = [str(option).strip() for option in options]
     check(all(texts) and None not in options, "it has an empty option.")
-    indices: dict[Any, int] = dict(zip(letters, range(len(texts)), strict=False))
-    for index, text in enumerate(texts):
-        indices |= {text: index, index: index}
+    # a label wins over a text: options B, A, D, C and the answer A
+    numbers = range(len(texts))
+    indices = dict(zip(texts, numbers, strict=True)) | dict(
+        zip(labels, numbers, strict=False)
+    )
 
-    def find(answer: Any) -> int | None:
-        if isinstance(answer, str):
-            letter = answer.strip(" ().").upper()
-            return indices.get(answer.strip(), indices.get(letter))
-        return None if isinstance(answer, bool) else indices.get(answer)
+    def find(field: str, answer: Any) -> int | None:
+        name = str(answer).strip()
+        is_label = name in labels and field != "answer_index"
+        if isinstance(answer, str) or is_label:
+            return indices.get(name, indices.get(name.strip(" ().").upper()))
+        is_number = answer in numbers and not isinstance(answer, bool)
+        return int(answer) if is_number else None
 
-    stated = [row.pop(name, None) for name in ("answer_index", *ANSWERS)]
-    answers = [answer for answer in stated if answer is not None]
-    right = {find(answer) for answer in answers}
+    fields = [name for name in ("answer_index", *ANSWERS) if row.get(name) is not None]
+    stated = {name: row.pop(name) for name in fields}
+    right = {find(name, answer) for name, answer in stated.items()}
     expected = "one right option: its letter, its number from 0, or its text"
     check(
         len(right - {None}) == len(right) == 1,
-        f"it has {answers}, expected {expected}.",
+        f"it has {stated}, expected {expected}.",
     )
     letter = LETTERS[right.pop() or 0]
     return Item(0, question, Task.CHOICE, letter, tuple(texts))

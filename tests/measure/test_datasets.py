@@ -83,6 +83,62 @@ def test_a_choice_without_one_right_option_is_refused(change: dict) -> None:
         read(SKY | change, 0)
 
 
+ARC = {"label": ["1", "2", "3", "4"], "text": ["2", "3", "4", "5"]}
+
+
+@pytest.mark.parametrize(
+    ("change", "gold"),
+    [
+        ({"choices": ARC, "answerKey": "3"}, "C"),
+        ({"choices": ARC, "answerKey": 3}, "C"),
+        ({"choices": ARC, "answer_index": 1}, "B"),
+        ({"choices": ["B", "A", "D", "C"], "answer": "A"}, "A"),
+        ({"choices": ["B", "A", "D", "C"], "answer": "A", "answer_index": 0}, "A"),
+        ({"choices": ["(b)", "(a)"], "answer": "(a)"}, "B"),
+        ({"choices": ["2", "0", "1"], "answer": 0}, "A"),
+        ({"choices": ["2", "0", "1"], "answer": "0"}, "B"),
+    ],
+)
+def test_a_label_wins_over_a_text(change: dict, gold: str) -> None:
+    assert read({"question": "Which?"} | change).gold == gold
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"problem": "a", "answer": r"\frac{1}{2}"},
+        {"problem": r"a $2 \times 3$", "answer": 6},
+        {"problem": "a", "choices": [r"$\beta$", "b"], "answer": 0},
+        {"problem": "a", "answer": r"x \neq 2"},
+        {"problem": "a", "answer": r"5\text{ cm}"},
+        {"problem": r"a \\ \right) b", "answer": 6},
+    ],
+)
+def test_latex_with_one_backslash_is_refused(row: dict) -> None:
+    line = json.dumps(row)
+    read_row(line, 0)
+    # the last command of the row, written as in a LaTeX file
+    before, after = line.rsplit("\\\\", 1)
+    with pytest.raises(SettingError, match="backslash"):
+        read_row(f"{before}\\{after}", 0)
+
+
+def test_ends_of_lines_and_tabs_are_no_latex() -> None:
+    text = "the first\nequal part\n\nnot so\r\nrest\tand an apple\tfraction"
+    assert read({"problem": text, "answer": 1}).question == text
+
+
+def test_a_file_in_another_format_is_told_so(tmp_path: Path) -> None:
+    for name, text in (
+        ("a.csv", "problem,answer\nx,1\n"),
+        ("a.json", '[{"problem": "x", "answer": 1}]'),
+        ("b.json", '[\n {"problem": "x", "answer": 1}\n]\n'),
+    ):
+        tmp_path.joinpath(name).write_text(text, "utf-8")
+        with pytest.raises(SettingError, match="JSONL"):
+            load_items(str(tmp_path / name))
+
+
 LAYOUTS = {case["layout"]: case["row"] for case in rows("layouts.jsonl")}
 HUMAN_EVAL = LAYOUTS["HumanEval"]
 LIVE_CODE_BENCH = LAYOUTS["LiveCodeBench"]
