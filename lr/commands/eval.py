@@ -225,6 +225,7 @@ def lab_of(models: ModelChoice, items: list[Any], work: Path, **settings: Any) -
         "draft_model": models.draft(),
         "judge_model": models.judge_model,
         "verifier": models.verifier,
+        "served_judge": models.server.address() is not None,
         **asdict(models.placement),
     }
     judge = models.judge_model

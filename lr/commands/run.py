@@ -341,6 +341,8 @@ class RunCommand:
     ) -> dict[str, Any]:
         """Everything that an answer and its time depend on; any difference makes
         another run."""
+        from lr.measure import running
+
         settings = asdict(options) | models.settings()
         settings["branching"] = list(options.branching)
         names = (
@@ -354,7 +356,8 @@ class RunCommand:
         variant = self.choice.variant
         if variant is not None and self.mode is None:
             mode = None  # the variant's, which run.json has apart
-        return settings | {"mode": mode, "data": data, "variant": variant}
+        settings |= {"mode": mode, "data": data, "variant": variant}
+        return running.identified(settings)
 
     def _folder(self, mode: str, settings: dict[str, Any]) -> Path:
         text = json.dumps(settings, sort_keys=True, default=str).encode()

@@ -24,7 +24,7 @@ from lr.measure.bench.report import BenchWay
 from lr.measure.datasets import Item
 from lr.measure.grading import Grader
 from lr.measure.report import Summary
-from lr.measure.running import Evaluation, engine_options, run_head
+from lr.measure.running import Evaluation, engine_options, identified, run_head
 from lr.measure.store import Store
 from lr.measure.verifier_eval import SheetTexts, read_logprobs
 from lr.options import GenerateOptions, Mode, make_options
@@ -248,7 +248,7 @@ class Lab:
         if arm.verifier is not None:
             settings["verifier"] = arm.verifier
         device = self.reasoner().engine.target.device
-        return run_head("lr experiment", settings, [str(device)])
+        return run_head("lr experiment", identified(settings), [str(device)])
 
 
 # The paper's Table 1: modes side by side.

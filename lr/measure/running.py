@@ -12,11 +12,15 @@ results, and `report.py`, which reads them."""
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections import Counter
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
+from lr import __version__
 from lr.engine.answer import Answer
 from lr.errors import ContextError
 from lr.measure.bench.report import conditions
@@ -25,8 +29,10 @@ from lr.measure.grading import Grade, Grader
 from lr.measure.report import AnswerRecord
 from lr.measure.store import AnswerKey, Store
 from lr.measure.verifier_eval import PairRecorder
+from lr.model.files import resolve
 from lr.options import LOOKAHEAD, MODES, GenerateOptions
 from lr.reasoner import Reasoner
+from lr.registry import is_dummy
 from lr.result import Result
 from lr.spec.variant import Variant
 from lr.tiny.names import speaks_tiny
@@ -37,6 +43,8 @@ from lr.watch.trace.record import trace_of
 
 RUN_MODES = (*MODES, "draft")
 WARM_UP_TOKENS = 16
+SMALL = 32 << 20  # Bytes of a file that is read to identify it.
+CODE_AND_WEIGHTS = {".py", ".json", ".jinja", ".txt", ".model", ".safetensors"}
 
 
 def engine_options(
@@ -214,6 +222,47 @@ class Evaluation:
             "generation_tokens": list(result.tokens),
             "full_tokens": [*result.prompt, *result.tokens],
         }
+
+
+def identified(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a run, with the version of the package and the content of the
+    files that they name: checkpoints, a variant's or verifier's FILE.py. If one of them
+    changes, it is another run. Raises `CheckpointError` for a missing checkpoint."""
+    contents = {}
+    # a judge on a server, and an encoder, are not in the layout of a checkpoint
+    verifier = str(settings.get("verifier"))
+    elsewhere = settings.get("served_judge") or verifier.startswith("embedding")
+    for name in ("model", "draft_model", "judge_model", "variant", "verifier"):
+        value = str(settings.get(name) or "")
+        # the files in FILE.py:NAME(...), judge:0.5@DIRECTORY, fitted:FILE:0.8
+        texts = {value, *re.split("[:@(]", value)}
+        texts.add(value.partition("(")[0].rpartition(":")[0])
+        paths = {text: Path(text) for text in sorted(texts) if text}
+        is_model = name.endswith("model") and not (name == "judge_model" and elsewhere)
+        if value and is_model and not is_dummy(value):
+            paths[value] = resolve(value)
+        for text, path in paths.items():
+            if path.exists():
+                contents[f"content of {text}"] = signature(path)
+    return {**settings, **contents, "lr": __version__}
+
+
+def signature(path: Path) -> str:
+    """Eight hexadecimal digits that tell contents of a file or a checkpoint's directory
+    apart. A large file is not read: its size and time count, or the name that the cache
+    of the hub gives to its content."""
+    digest = hashlib.blake2b(digest_size=4)
+    for file in sorted(path.iterdir()) if path.is_dir() else [path]:
+        if file.suffix in CODE_AND_WEIGHTS and file.is_file():
+            facts = file.stat()
+            if facts.st_size <= SMALL:
+                content = file.read_bytes()
+            elif file.is_symlink():
+                content = file.resolve().name.encode()
+            else:
+                content = f"{facts.st_size} {facts.st_mtime_ns}".encode()
+            digest.update(f"{file.name} {len(content)} ".encode() + content)
+    return digest.hexdigest()
 
 
 def run_head(tool: str, settings: dict[str, Any], devices: list[str]) -> dict[str, Any]:

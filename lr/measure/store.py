@@ -3,7 +3,7 @@ the official tool's names. docs/evaluation.md shows the folder of a run.
 
 A file is written under another name and then moved, so it is complete or absent, even
 after a crash. A run resumes if its settings are the same; a folder never holds two
-experiments."""
+experiments, and one process at a time writes into it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+import sys
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -50,27 +52,45 @@ class Store:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.is_new = False  # whether `open` made the folder
+        self.close: Callable[[], object] = lambda: None  # lets other processes in
 
     @classmethod
     def open(cls, path: Path, head: Mapping[str, Any]) -> Store:
         """Make the folder, or resume the run in it.
 
         `head` is what run.json holds. Raises `StorageError` if the folder cannot be
-        written, `SettingError` if it holds a run with other settings.
+        written, `SettingError` if another process writes into it, or if it holds a run
+        with other settings or answers without settings.
         """
         store = cls(path)
-        store.is_new = not path.exists()
+        try:
+            store._resume(head)
+        except BaseException:
+            store.close()
+            raise
+        return store
+
+    def _resume(self, head: Mapping[str, Any]) -> None:
+        path = self.path
+        self.is_new = not path.exists()
         try:
             path.mkdir(parents=True, exist_ok=True)
+            self._lock()
             for leftover in path.rglob(".*.tmp"):  # of a process that was killed
                 leftover.unlink(missing_ok=True)
         except OSError as error:
             raise _cannot_write(path, error) from error
-        stored = store.settings()
+        stored = self.settings()
         if stored is None:
-            store.write(SETTINGS, head)
-            return store
-        ours, theirs = head["settings"], stored.get("settings", {})
+            if keys := self.keys():
+                raise SettingError(
+                    f"{path} holds {len(keys)} answers and no {SETTINGS}, which says how "
+                    "they were made. Put that file back, or choose another folder."
+                )
+            self.write(SETTINGS, head)
+            return
+        ours, theirs = head["settings"], stored.get("settings")
+        theirs = theirs if isinstance(theirs, dict) else {}
         names = sorted(n for n in {*ours, *theirs} if ours.get(n) != theirs.get(n))
         if names:
             changes = (
@@ -80,8 +100,25 @@ class Store:
                 f"{path} holds a run with other settings ({', '.join(changes)}). "
                 "Choose another folder, or resume with the same settings."
             )
-        store.write(SETTINGS, stored)  # shows that writing works before the work begins
-        return store
+        self.write(SETTINGS, stored)  # shows that writing works before the work begins
+
+    def _lock(self) -> None:
+        """Keep other processes out, until this one ends or the store is closed."""
+        if sys.platform == "win32":
+            return
+        import fcntl
+
+        folder = os.open(self.path, os.O_RDONLY)
+        self.close = weakref.finalize(self, os.close, folder)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise SettingError(
+                f"another process writes its run into {self.path} at this moment. Wait "
+                "for it, or choose another folder."
+            ) from None
+        except OSError:  # some network disks lock no folders
+            return
 
     def __enter__(self) -> Store:
         return self
@@ -91,6 +128,7 @@ class Store:
         if self.is_new and [file.name for file in self.path.iterdir()] == [SETTINGS]:
             (self.path / SETTINGS).unlink()
             self.path.rmdir()
+        self.close()
 
     def settings(self) -> dict[str, Any] | None:
         """The content of run.json; None without one (a run of the official tool)."""
@@ -147,7 +185,8 @@ def read_object(path: Path) -> dict[str, Any]:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise SettingError(
-            f"{path} cannot be read as JSON ({error}). Remove it, or fetch it again."
+            f"{path} cannot be read as JSON ({error}). Fetch it again, or choose another "
+            "folder."
         ) from error
     if not isinstance(content, dict):
         raise SettingError(

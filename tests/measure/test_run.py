@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,9 +22,10 @@ from lr.commands.run import OFFICIAL, RunCommand, RunModels
 from lr.errors import SettingError
 from lr.measure.grading import Grader
 from lr.measure.report import read_run
-from lr.measure.running import engine_options
+from lr.measure.running import engine_options, identified
 from lr.measure.store import StorageError, Store
 from lr.options import GenerateOptions
+from lr.registry import checkpoints
 
 SAMPLE = Path(__file__).with_name("aime_sample.jsonl")
 OFFICIAL_MODES = {
@@ -230,6 +232,63 @@ def test_a_variant_with_a_mode_of_its_own(tmp_path: Path) -> None:
     with Grader() as grader:
         assert read_run(tmp_path / "run", grader).mode == "sd"
     assert main(words.split()) == 0, "the same command continues"
+
+
+@pytest.mark.parametrize("flag", ["variant", "verifier"])
+def test_an_edited_file_makes_another_run(
+    flag: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code = (
+        "from lr.spec.verifiers.base import Verifier\nfrom lr.types import Verdict\n"
+        "class Mine(Verifier):\n    name = 'mine'\n"
+        "    def judge(self, pairs):\n        return [Verdict({}, 'mine') for _ in pairs]\n"
+    )
+    words = f"run --dataset tiny:1 --mode lr --{flag} mine.py:Mine".split()
+    Path("mine.py").write_text(code.format(False))
+    assert main([*words, "--output", "run"]) == main(words) == 0
+    first = capsys.readouterr().out.split()[-1]
+    Path("mine.py").write_text(code.format(True))
+    assert main([*words, "--output", "run"]) == 2
+    assert "mine.py" in capsys.readouterr().err
+    monkeypatch.setattr("lr.registry.sys.modules", {**sys.modules})
+    assert main(words) == 0
+    assert capsys.readouterr().out.split()[-1] != first
+    Path("mine.py").write_text(code.format(False))
+    assert main([*words, "--output", "run"]) == 0, "the same code continues"
+
+
+def test_another_checkpoint_under_the_same_name_makes_another_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    shutil.copytree(checkpoints["tiny-target"], checkpoint)
+    settings = {"model": str(checkpoint), "verifier": None}
+    before = identified(settings)
+    assert identified(settings | {"lr": "?"}) == before
+    (checkpoint / "README.md").write_text("not a part of it")
+    assert identified(settings) == before
+    os.utime(checkpoint / "model.safetensors", (1, 1))
+    assert identified(settings) == before, "the same content at another time"
+    monkeypatch.setattr("lr.measure.running.SMALL", 100)  # weights of gigabytes
+    large = identified(settings)
+    os.utime(checkpoint / "model.safetensors", (2, 2))
+    assert identified(settings) != large
+    weights = checkpoint / "model.safetensors"
+    for key, value, path in (
+        ("judge_model", checkpoint, checkpoint),
+        ("draft_model", checkpoint, checkpoint),
+        ("draft_model", f"int4:{checkpoint}", checkpoint),
+        ("verifier", f"judge:0.5@{checkpoint}", checkpoint),
+        ("verifier", f"fitted:{weights}:0.8", weights),
+        ("variant", f"{weights}:mine(width=3)", weights),
+    ):
+        assert f"content of {path}" in identified({key: str(value)})
+    served = {"judge_model": "a name on the server", "served_judge": True}
+    assert identified(served).keys() == {*served, "lr"}
 
 
 def test_a_run_says_what_was_left_out_and_not_graded(

@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -27,9 +28,11 @@ def test_names_of_files() -> None:
 def test_the_same_settings_go_on_and_others_are_refused(tmp_path: Path) -> None:
     store = Store.open(tmp_path / "a" / "run", HEAD)
     store.write(AnswerKey(1, 2).file, {"right": True})
+    store.close()
     again = Store.open(tmp_path / "a" / "run", HEAD)
     assert again.done() == {AnswerKey(1, 2)}
     assert dict(again.results()) == {AnswerKey(1, 2): {"right": True}}
+    again.close()
     with pytest.raises(SettingError, match="seed"):
         Store.open(store.path, {"settings": {"mode": "lr", "seed": 1}})
 
@@ -41,6 +44,7 @@ def test_what_a_killed_process_left_is_swept_and_a_torn_file_is_put_aside(
     (tmp_path / ".3.json.999999999.tmp").write_text("{")
     (tmp_path / "5.json").write_text('{"right": tr')
     store.write("6.json", {})
+    store.close()
     store = Store.open(tmp_path, HEAD)
     assert store.done() == {AnswerKey(6)}
     names = sorted(path.name for path in tmp_path.iterdir())
@@ -89,3 +93,30 @@ def test_a_new_folder_without_results_goes_again(tmp_path: Path) -> None:
     with Store.open(path, HEAD) as store:
         store.write("0.json", {})
     assert path.is_dir()
+
+
+def test_answers_of_an_unknown_run_are_not_continued(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "run", HEAD) as store:
+        store.write("3.json", {})
+    for content in (None, "{}", "", '{"settings": [1]}'):
+        (tmp_path / "run" / "run.json").unlink(missing_ok=True)
+        if content is not None:
+            (tmp_path / "run" / "run.json").write_text(content)
+        with pytest.raises(SettingError, match=r"run\.json|settings"):
+            Store.open(tmp_path / "run", HEAD)
+    assert (tmp_path / "run" / "3.json").is_file()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows locks no folders")
+def test_a_folder_that_is_written_is_left_alone(tmp_path: Path) -> None:
+    with Store.open(tmp_path, HEAD) as store:
+        unfinished = tmp_path / ".0.json.1.tmp"
+        unfinished.write_text("{")
+        with pytest.raises(SettingError, match="another process"):
+            Store.open(tmp_path, HEAD)
+        assert unfinished.is_file(), "the other process still writes it"
+        store.write("0.json", {})
+    with Store.open(tmp_path, HEAD) as store:
+        assert store.done() == {AnswerKey(0)}
+    Store.open(tmp_path, HEAD)  # not kept: its lock goes with it
+    Store.open(tmp_path, HEAD).close()
