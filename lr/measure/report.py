@@ -35,10 +35,18 @@ SAME = [
     "top_p",
     "top_k",
     "max_tokens_len",
+    "max_tokens",
+    "system",
+    "enable_thinking",
     "model",
 ]
 """Settings that compared runs must share; the model may differ if one run is the draft
 alone."""
+STATED = (
+    "weights dtype device attention cuda_graphs threads tensor_parallel concurrency lr"
+).split()
+"""Settings that are not the method: where two runs differ in them, a note says so. So
+it does for the content of a file that both name."""
 DRAWS = 2000  # of the bootstrap; seeds move an interval by about 1/20 of its width
 COMPARED = ("speedup", "speedup, 95 %", "middle half", "length", "lost", "won", "p")
 Interval = tuple[float, float]
@@ -124,7 +132,11 @@ def read_run(path: Path, grader: Grader) -> RunResults:
     settings = head.get("settings", {})
     if "mode" in head:  # a variant has chosen it
         settings = settings | {"mode": head["mode"]}
-    return RunResults(path, records, settings, tuple(head.get("devices", ())))
+    machine = head.get("conditions", {})
+    software = {"torch": f"torch {machine.get('torch')}"} if machine else {}
+    parts = [(machine | software).get(name) for name in ("cpu", "card", "torch")]
+    devices = (*head.get("devices", ()), *filter(None, parts))
+    return RunResults(path, records, settings, devices)
 
 
 def choose_baseline(
@@ -244,15 +256,12 @@ def compare(run: RunResults, baseline: RunResults) -> tuple[dict[str, Any], list
     per_problem: dict[int, Any] = {}
     flips = Counter[tuple[bool | None, bool | None]]()
     for key in common:
-        ours = run.records[key]
-        theirs = baseline.records[key]
-        sizes = [
-            (num_tokens(answer), answer["time_taken"]) for answer in (ours, theirs)
-        ]
+        pair = run.records[key], baseline.records[key]
+        sizes = [(num_tokens(answer), answer["time_taken"]) for answer in pair]
         numbers = np.array(sizes, dtype=float).ravel()
         answers.append(numbers)
         per_problem[key.number] = per_problem.get(key.number, 0) + numbers
-        flips[ours.get("right"), theirs.get("right")] += 1
+        flips[pair[0].get("right"), pair[1].get("right")] += 1
     speedup, interval = speedup_of(list(per_problem.values()))
     tokens, _, base_tokens, _ = sum(answers)
     length = float(tokens / base_tokens) if base_tokens else None
@@ -260,6 +269,22 @@ def compare(run: RunResults, baseline: RunResults) -> tuple[dict[str, Any], list
     won, lost = flips[True, False], flips[False, True]
     p = float(binomtest(won, won + lost).pvalue) if won + lost else 1.0
     facts = []
+    ours, theirs = run.settings, baseline.settings
+    contents = [n for n in ours.keys() & theirs.keys() if n.startswith("content of")]
+    differ = [
+        f"{name}: {ours.get(name)!r}, there {theirs.get(name)!r}"
+        for name in (*STATED, *sorted(contents))
+        if ours and theirs and ours.get(name) != theirs.get(name)
+    ]
+    if differ:
+        facts.append(
+            f"it differs from the baseline in more than the method ({'; '.join(differ)})"
+        )
+    if len(common) < max(len(run.records), len(baseline.records)):
+        facts.append(
+            f"only {len(common)} answers are compared, of its {len(run.records)} and the "
+            f"baseline's {len(baseline.records)}; right is over all of each"
+        )
     if length is not None and abs(length - 1) > 0.05:
         word = "shorter" if length < 1 else "longer"
         facts.append(
@@ -331,8 +356,8 @@ def notes(summaries: Sequence[Summary]) -> list[str]:
     if len(hardware) > 1:
         each = (f"{s.run.name}: {', '.join(s.run.devices)}" for s in summaries)
         lines.append(
-            f"Not on equal hardware: {'; '.join(each)}. A speedup with more devices is "
-            "not due to the method alone."
+            f"Not on equal hardware and software: {'; '.join(each)}. A speedup between "
+            "them is not due to the method alone."
         )
     runs_with: dict[str, list[str]] = {}
     for summary in summaries:

@@ -89,7 +89,16 @@ def test_only_common_answers_are_paired() -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"data": "e"}, {"temperature": 0.0}, {"seed": 1}, {"model": "other"}]
+    "change",
+    [
+        {"data": "e"},
+        {"temperature": 0.0},
+        {"seed": 1},
+        {"model": "other"},
+        {"max_tokens": 50},
+        {"enable_thinking": False},
+        {"system": "Be brief."},
+    ],
 )
 def test_runs_with_other_data_or_sampling_are_refused(change: dict[str, Any]) -> None:
     base = run_of("ar", record(10, 1.0))
@@ -97,6 +106,43 @@ def test_runs_with_other_data_or_sampling_are_refused(change: dict[str, Any]) ->
         summarise(run_of("lr", record(10, 1.0), **change), base)
     alone = run_of("draft", record(10, 1.0), model="other")
     assert summarise(alone, base).row["speedup"] == 1.0
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"weights": "int8"},
+        {"dtype": "bfloat16"},
+        {"threads": 2},
+        {"attention": "reference"},
+        {"concurrency": 8},
+        {"lr": "0.0.9"},
+        {"content of m": "0badc0de"},
+    ],
+)
+def test_what_differs_besides_the_method_is_told(change: dict[str, Any]) -> None:
+    base = run_of("ar", record(10, 1.0), **{"content of m": "5eed5eed"})
+    ours = {"content of m": "5eed5eed", "depth": 2, "verifier": "exact"}
+    alike = summarise(run_of("lr", record(10, 1.0), **ours), base)
+    assert not alike.facts, "they differ in the method alone"
+    unlike = summarise(run_of("lr", record(10, 1.0), **ours | change), base)
+    assert any(next(iter(change)) in fact for fact in unlike.facts)
+
+
+def test_an_unfinished_run_and_another_machine_are_told(tmp_path: Path) -> None:
+    settings = {"settings": SETTINGS, "devices": ["cuda:0"]}
+    with Grader() as grader:
+        runs = []
+        for count, card in ((2, "H100"), (1, "A100")):
+            head = settings | {"conditions": {"card": card, "torch": "2.11"}}
+            with Store.open(tmp_path / card, head) as store:
+                for number in range(count):
+                    store.write(f"{number}.json", record(10, 1.0))
+            runs.append(read_run(tmp_path / card, grader))
+    summaries = [summarise(run, runs[0]) for run in runs]
+    shown = "\n".join(markdown([s.row for s in summaries], summaries))
+    assert "H100" in shown and "A100" in shown, "one name, cuda:0, and two cards"
+    assert "only 1 answer" in shown
 
 
 def test_the_official_tools_folder(tmp_path: Path) -> None:
@@ -124,9 +170,10 @@ def test_the_command_prints_and_writes_json(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for mode, seconds in (("ar", 2.0), ("lr", 1.0)):
-        store = Store.open(tmp_path / mode, {"settings": SETTINGS | {"mode": mode}})
-        for number in range(8):
-            store.write(f"{number}.json", record(10 + number, seconds))
+        head = {"settings": SETTINGS | {"mode": mode}}
+        with Store.open(tmp_path / mode, head) as store:
+            for number in range(8):
+                store.write(f"{number}.json", record(10 + number, seconds))
     words = f"report {tmp_path}/lr {tmp_path}/ar"
     assert main([*words.split(), "--json", f"{tmp_path}/r.json"]) == 0
     assert "2.00" in capsys.readouterr().out
