@@ -4,6 +4,7 @@ to mend one message and exit code 2."""
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 from reasoner_kit import write_checkpoint
+from tests_root import ROOT
 
 from lr.commands.cli import COMMANDS, main
 from lr.commands.options import Placement
@@ -67,6 +69,25 @@ def test_help_lists_at_most_fifteen_commands_in_three_groups(capsys: Capture) ->
             "check",
             "measure",
         ]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "trace lr/watch/answers/eggs.jsonl",
+        "theory --formula lr_async --steps 400",
+        "info",
+        "trace µ.jsonl",
+    ],
+)
+def test_a_stream_without_the_sign_gets_a_question_mark(words: str) -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "lr", *words.split()],
+        env=os.environ | {"PYTHONIOENCODING": "ascii", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+    )
+    assert result.returncode in (0, 2) and b"Traceback" not in result.stderr
+    assert result.stdout or result.stderr
 
 
 def test_python_m_lr_is_the_same_door() -> None:

@@ -11,6 +11,7 @@ import errno
 import os
 import sys
 from collections.abc import Sequence
+from io import TextIOWrapper
 from typing import Any
 
 from lr.errors import LRError
@@ -115,6 +116,9 @@ def class_of(command: str) -> Any:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the return value is the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    for stream in (sys.stdout, sys.stderr):  # PYTHONIOENCODING=ascii has no "→"
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")
     try:
         code = _run(words)
         sys.stdout.flush()
