@@ -60,7 +60,8 @@ _SCALES = {"thousand": "3", "million": "6", "billion": "9", "trillion": "12"}
 _SCALES |= {"万": "4", "亿": "8"}
 _UNIT = re.compile(  # "12 apples" is 12, but "5 or 6" and "28 percent" are not 5 and 28
     r"(\S*?[\d}])(?:\s|\\[,; ])+(?!.*\b(?:and|or|per ?cent(?:age)?|pct|mod|to|over|dozen|hundred"
-    rf"|thousand|million|billion|trillion|[万亿])\b)(?:{SCRIPT}+|[a-zA-Z]{{2,}}(?:[ ./-]+[a-zA-Z]+)*)\.?"
+    r"|thousand|million|billion|trillion|[十百千万亿或和到])\b)"
+    rf"(?:{SCRIPT}+|[a-zA-Z]{{2,}}(?:[ ./-]+[a-zA-Z]+)*)\.?"
 )
 # math-verify leaves these aside: the base in 6_7, the unit in 70 \text{cm}
 _NOTE = re.compile(
