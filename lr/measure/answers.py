@@ -159,6 +159,11 @@ _HOLLOW = re.compile(  # "so the answer is correct" states none
     r"|as|below|above|therefore|thus|reasonable|obtained|found|that)\b|正确|对的|错",
     re.IGNORECASE,
 )
+_RUN_ON = re.compile(  # a model that did not stop asks itself the next question
+    r"((?:####\s*\S{0,9}\d|\\boxed\{[^}\n])[^\n]{0,200})\n\s*"
+    r"\**(?:Question|Problem|Q|User|Human)\s*\d*\**:.*",
+    re.DOTALL,
+)
 _JOINS = re.compile(  # the text between the boxes of a list
     r"(?!.*\b(?:so|thus|hence|then|therefore|gives|wait|no|not|actually|but|rather)\b)"
     r"(?!.*[.!?](?:\s|$))"
@@ -195,6 +200,7 @@ def boxed_answer(text: str) -> str | None:
 
 def _split(text: str) -> tuple[str | None, str]:
     """The content of the last boxes, and the end of the text after them."""
+    text = _RUN_ON.sub(r"\1", text)
     end = len(text)
     after = max(0, end - TAIL)
     contents: list[str] = []

@@ -65,7 +65,8 @@ def test_the_pairs_of_math_verify(grader: Grader) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", ["scripts", "thousands", "unions", "sets and tuples", "letters and dots"]
+    "kind",
+    ["scripts", "thousands", "unions", "sets and tuples", "letters and dots", "run on"],
 )
 def test_what_others_met(grader: Grader, kind: str) -> None:
     of_kind = [row for row in rows("reported.jsonl") if row["kind"] == kind]
