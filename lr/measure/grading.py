@@ -69,8 +69,10 @@ _NOTE = re.compile(
     r"|\\(?:text|mathrm|mbox)\s*\{\s*((?:[mcdk]?m|in|ft|yd|mi|[mk]?g|lb|oz)\b)"
 )
 _NO_SIGN = re.compile(r"(?<!\d)\s+|\s+(?!\d)|\\text\b|[{}]")
-_SET = re.compile(r"\\(?:left\\)?\{[^{}]*\\(?:right\\)?\}$")
-_TUPLE = re.compile(r"(?:\\left)?[(\[][^()\[\]]*[)\]]$")
+_BRACKETS = re.compile(
+    r"(?P<set>\\(?:left\\)?\{[^{}]*\\(?:right\\)?\}$)"
+    r"|(?P<tuple>(?:\\left)?[(\[][^()\[\]]*[)\]]$)"
+)
 _ASSIGNMENTS = re.compile(r"[a-zA-Z]\s*=[^=,;(]+(?:,\s*[a-zA-Z]\s*=[^=,;(]+)+$")
 _NAMES = re.compile(r"[a-zA-Z]\s*=")
 _POINTS = re.compile("(?!YES|NO|ODD)[A-Z]{2,3}")  # AB is not ab
@@ -170,10 +172,11 @@ class Grader(AbstractContextManager["Grader"]):
             if not any(map(_POINTS.fullmatch, texts)):
                 texts = texts[0].casefold(), texts[1].casefold()
             return texts[0] == texts[1], "compared as texts"
-        for tuple_like, set_like in ((gold, answer), (answer, gold)):
-            if _TUPLE.match(tuple_like) and _SET.match(set_like):
-                return False, "the order counts in a tuple, not in a set"
-        if _TUPLE.match(answer) and _ASSIGNMENTS.match(gold):
+        brackets = filter(None, map(_BRACKETS.match, (gold, answer)))
+        kinds = {match.lastgroup for match in brackets}
+        if len(kinds) == 2:
+            return False, "the order counts in a tuple, not in a set"
+        if "tuple" in kinds and _ASSIGNMENTS.match(gold):
             gold = f"({_NAMES.sub('', gold)})"
         notes = _NOTE.findall(gold), _NOTE.findall(answer)
         if notes[0] and notes[1] and notes[0] != notes[1]:
