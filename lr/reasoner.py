@@ -179,6 +179,10 @@ class Reasoner:
             serve=serve_page if engine == "page" else None,
         )
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy or a pickle holds: no draft of a variant, which may be anything."""
+        return self.__dict__ | {"_drafting": None}
+
     def _engine_for(self, variant: Variant | None) -> Engine:
         """The engine; with the variant's draft, if it has one. The last one is kept."""
         if variant is None or variant.draft is None:

@@ -17,11 +17,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from lr.engine.question import Question
 from lr.engine.side import DraftPart, Side, SourcedDraft, Written
 from lr.engine.steering import CorrectedStep, Steering
+from lr.errors import SettingError
 from lr.options import GenerateOptions
 from lr.result import AnswerStep, Result, whole_characters
 from lr.rng import Stream
@@ -93,6 +94,14 @@ class Answer(Question):
         controller = self.variant.make("controller")
         if controller is not None:
             self.steering = Steering(controller, self.scheduler, self.trace)
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self._served is not None:
+            raise SettingError(
+                "an answer that has begun cannot be copied or pickled, because the engine "
+                "holds its branches; finish it and take answer.result."
+            )
+        return self.__dict__
 
     def __iter__(self) -> Iterator[AnswerStep]:
         if self._served is None:

@@ -102,7 +102,7 @@ class Engine:
         token_bytes = self.codec.token_bytes
         if name is None or is_one_gpu(draft.device, self.target.device):
             self.beside = beside = replace(drafts, idle=[])
-            return DraftWorker(lambda: (beside, token_bytes), as_thread=True)
+            return DraftWorker(partial(tuple, (beside, token_bytes)), as_thread=True)
         size = sum(tensor.nbytes for tensor in draft.state_dict().values())
         checkpoint = DraftCheckpoint(
             self.loader,

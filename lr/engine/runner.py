@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -233,6 +233,11 @@ class Runners:
     known_tokens: int | None = None
     num_blocks: int | None = None
     idle: list[ModelRunner] = field(default_factory=list)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy or a pickle holds: no idle runner, which may be larger than the
+        model."""
+        return self.__dict__ | {"idle": []}
 
     def lend(self, blocks: int) -> ModelRunner:
         """A runner with an empty cache of at least `blocks` blocks of 16 tokens."""

@@ -22,6 +22,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import count
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -184,6 +185,10 @@ class DraftWorker:
         self.posts: Posts = []  # not sent yet
         self._connection: Connection | None = None
         self._stop: weakref.finalize[..., DraftWorker] | None = None
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """A copy or a pickle is a worker that has not started."""
+        return partial(DraftWorker, as_thread=self.as_thread), (self.load,)
 
     def start(self) -> None:
         """Start the worker, if need be, and wait for its model. Raises what loading it

@@ -109,15 +109,29 @@ class PagedKVCache:
                     f"num_blocks is {num_blocks}, expected fewer: they take {gib:.1f} GiB, "
                     f"which {device} does not have free."
                 ) from error
-            self.keys, self.values = (m.permute(0, 2, 3, 1, 4) for m in self._memory)
+            self._make_views()
             if poison_freed:
                 self._fill(range(num_blocks), torch.nan)
-            # Views per layer, made once: [nb, block_size, k, d], and [nb * block_size,
-            # k, d].
-            self.pages = list(zip(self.keys, self.values, strict=True))
-            self._slots = [(k.flatten(0, 1), v.flatten(0, 1)) for k, v in self.pages]
-            # [l, 1, k, nb * block_size, d]: neighbouring blocks in one piece.
-            self._heads = [m.flatten(2, 3)[:, None] for m in self._memory]
+
+    def _make_views(self) -> None:
+        """The views of the memory that others read and write, made once."""
+        self.keys, self.values = (m.permute(0, 2, 3, 1, 4) for m in self._memory)
+        # Per layer: [nb, block_size, k, d], and [nb * block_size, k, d].
+        self.pages = list(zip(self.keys, self.values, strict=True))
+        self._slots = [(k.flatten(0, 1), v.flatten(0, 1)) for k, v in self.pages]
+        # [l, 1, k, nb * block_size, d]: neighbouring blocks in one piece.
+        self._heads = [m.flatten(2, 3)[:, None] for m in self._memory]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy or a pickle holds. NOTE: plain pickle gives every view a memory
+        of its own, so that what is written through one would not be read through
+        another."""
+        views = {"keys", "values", "pages", "_slots", "_heads"}
+        return {name: self.__dict__[name] for name in self.__dict__.keys() - views}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._make_views()
 
     # Branches
 
