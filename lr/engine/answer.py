@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from lr.engine.question import Question
 from lr.engine.side import DraftPart, Side, SourcedDraft, Written
 from lr.engine.steering import CorrectedStep, Steering
-from lr.errors import SettingError
 from lr.options import GenerateOptions
 from lr.result import AnswerStep, Result, whole_characters
 from lr.rng import Stream
@@ -33,7 +32,7 @@ from lr.spec.scheduler import LookaheadScheduler
 from lr.spec.variant import Correction, Variant
 from lr.spec.verifiers.base import Pair, Verifier
 from lr.trace import Trace
-from lr.types import EmittedStep, Role, Verdict
+from lr.types import EmittedStep, Role, Verdict, require
 
 if TYPE_CHECKING:
     from lr.engine.engine import Engine
@@ -96,11 +95,8 @@ class Answer(Question):
             self.steering = Steering(controller, self.scheduler, self.trace)
 
     def __getstate__(self) -> dict[str, Any]:
-        if self._served is not None:
-            raise SettingError(
-                "an answer that has begun cannot be copied or pickled, because the engine "
-                "holds its branches; finish it and take answer.result."
-            )
+        expected = "one that has not begun; of another, copy or pickle answer.result"
+        require(self._served is None, "the answer to copy", "in progress", expected)
         return self.__dict__
 
     def __iter__(self) -> Iterator[AnswerStep]:

@@ -73,15 +73,8 @@ class PagedKVCache:
         device: torch.device | str,
         poison_freed: bool = False,
     ) -> None:
-        sizes = {
-            "num_layers": num_layers,
-            "num_kv_heads": num_kv_heads,
-            "head_dim": head_dim,
-            "num_blocks": num_blocks,
-            "block_size": block_size,
-        }
-        for name, size in sizes.items():
-            require(size >= 1, name, size, "at least 1")
+        shape = (num_layers, num_kv_heads, num_blocks, block_size, head_dim)
+        require(min(shape) >= 1, "the shape of a cache", shape, "sizes of at least 1")
         require(dtype.is_floating_point, "dtype", dtype, "the model's, a float type")
         self.num_blocks = num_blocks
         self.block_size = block_size
@@ -92,7 +85,6 @@ class PagedKVCache:
         self.copied_blocks = 0
         self._clean: set[int] = set()
         self.live_tables: set[BlockTable] = set()
-        shape = (num_layers, num_kv_heads, num_blocks, block_size, head_dim)
         # In memory, heads come before blocks. Neighbouring blocks of one head are
         # contiguous, so the attention of a single row reads its keys in one piece. Code
         # that selects blocks works on `_memory` itself: index_select of a permuted
@@ -126,8 +118,8 @@ class PagedKVCache:
         """What a copy or a pickle holds. NOTE: plain pickle gives every view a memory
         of its own, so that what is written through one would not be read through
         another."""
-        views = {"keys", "values", "pages", "_slots", "_heads"}
-        return {name: self.__dict__[name] for name in self.__dict__.keys() - views}
+        views = "keys values pages _slots _heads".split()
+        return {k: value for k, value in vars(self).items() if k not in views}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
