@@ -62,6 +62,7 @@ class SentenceSegmenter:
 
     def __init__(self, token_bytes: TokenBytes) -> None:
         self.token_bytes = token_bytes
+        self.lines = BlankLineSegmenter(lambda byte: bytes([byte]))
         self.text = b""
         self.word = 0  # where the last word begins in the text
 
@@ -71,11 +72,11 @@ class SentenceSegmenter:
     def _read(self, byte: int) -> bool:
         """Read a byte; True if a sentence or a paragraph ends with it."""
         self.text += bytes([byte])
+        paragraph = self.lines.feed(byte)
         if byte not in WHITE_SPACE:
             return False
         begin = self.word
         self.word = len(self.text)
-        paragraph = self.text.endswith(b"\n\n") and bool(self.text.strip(WHITE_SPACE))
         return paragraph or self._ends(self.text[:begin], self.text[begin:-1])
 
     def _ends(self, before: bytes, word: bytes) -> bool:

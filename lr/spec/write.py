@@ -14,6 +14,7 @@ Read next: `token_sd.py`, then `engine/runner.py`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import log
@@ -35,7 +36,7 @@ from lr.types import Finish, Role, SamplingParams, Step
 
 TokenBytes = Callable[[int], bytes]  # maps a token id to its exact bytes
 WHITE_SPACE = b" \t\r\n\v\f"
-BLANK_LINE = b"\n\n"
+BLANK_LINE = re.compile(rb"\n[ \t\r\v\f]*\n")
 
 
 @runtime_checkable
@@ -52,13 +53,13 @@ class Segmenter(Protocol):
 class BlankLineSegmenter:
     r"""Ends a step at the first blank line after a visible character: a step is a
     paragraph. Example: b"So", b" 4", b".\n", b"\nNext" end at the fourth token; leading
-    b"\n\n" ends nothing.
+    b"\n\n" ends nothing. White space on the line (b"\n \n", b"\r\n\r\n") leaves it blank.
     """
 
     def __init__(self, token_bytes: TokenBytes) -> None:
         self.token_bytes = token_bytes
         self.visible = False
-        self.carry = b""  # the last byte, if it may begin a blank line
+        self.carry = b""  # the last line feed and what follows, if it may become blank
 
     def feed(self, token: int) -> bool:
         text = self.token_bytes(token)
@@ -66,8 +67,9 @@ class BlankLineSegmenter:
             text = text.lstrip(WHITE_SPACE)
             self.visible = bool(text)
         text = self.carry + text
-        self.carry = text[-1:] if text.endswith(b"\n") else b""
-        return BLANK_LINE in text
+        _, line_feed, line = text.rpartition(b"\n")
+        self.carry = line_feed + line if line_feed and not line.strip() else b""
+        return BLANK_LINE.search(text) is not None
 
 
 @dataclass(eq=False)

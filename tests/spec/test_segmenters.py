@@ -27,11 +27,21 @@ BLANK_LINES = [
     "\n\na\n\n#",
     "\n\na",
     "a\n| \n",
-    "a|\r\n|\r\n",
     "a\n||\n#",
     "||",
     "\n|\n|\n",
     "a|\n|b|\n",
+    "a\r\n\r\n#",  # the line ends of Windows
+    "a\r|\n\r|\n#",
+    "a|\r\n|\r\n#",
+    "a\n \n#",
+    "a|\n\t\n#b",
+    "a\n|\t |\r|\n#",
+    "a|\n| ||\v\f\nb#",
+    "a\n| b\n| c",
+    "a|\n | |b|\n|\n#",
+    " \r\n\r\n|\r\na\r\n|\n#",
+    "a\r\r|\n",
 ]
 SENTENCES = [
     "Ann has 7|.| Ben#",  # the word of the next sentence comes along
@@ -55,6 +65,8 @@ SENTENCES = [
     "open { brace. Then| more.|\n|\n#",  # a blank line ends it all the same
     "} closed. #|Then",
     "x = 4|\n|\n#",
+    "x = 4|\r\n|\r\n#",
+    "x = 4\n \t|\n#",
     "\n\n| |\n",
     "\n\nWell|.| #",
     "..|.| #",
