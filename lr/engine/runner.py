@@ -25,6 +25,7 @@ from lr.model.attention import RaggedBatch
 from lr.model.graphs import StepGraphs
 from lr.model.qwen import CausalLM
 from lr.options import GenerateOptions
+from lr.spec.sampling import require_finite
 from lr.types import require
 
 RESERVE = 2 << 30  # bytes of a GPU that caches leave for activations and CUDA graphs
@@ -57,6 +58,7 @@ class ModelRunner:
     ) -> None:
         assert num_blocks > 0 and max_batch_tokens > 0
         self.model = model
+        self.context = model.config.max_position_embeddings
         self.max_batch_tokens = max_batch_tokens
         self.observer = observer
         self.vocab_size = vocab_size or model.config.vocab_size
@@ -74,10 +76,9 @@ class ModelRunner:
             self.graphs = None
 
     def open(self, tokens: Sequence[int]) -> Branch:
-        """A new branch of these tokens (at least one), all uncomputed. Raises
-        `ContextError`."""
+        """A new branch of these tokens (at least one), all uncomputed."""
         assert len(tokens) > 0
-        self._require_fit(tokens, len(tokens))
+        self._require_ids(tokens)
         return Branch(list(tokens), self.cache.new())
 
     def fork(self, branch: Branch) -> Branch:
@@ -130,7 +131,12 @@ class ModelRunner:
         for branch, tokens in zip(branches, uncomputed, strict=True):
             if not tokens:
                 raise ProtocolError(f"{branch!r} is computed; append tokens first.")
-            self._require_fit(tokens, len(branch))
+            self._require_ids(tokens)
+            if len(branch) > self.context:
+                raise ContextError(
+                    f"{len(branch)} tokens do not fit the context of {self.context} of model "
+                    f"{self.model.source}. Shorten the prompt or lower max_tokens."
+                )
         if logits == "last":
             num_rows = [1] * len(branches)
         elif logits == "all":
@@ -180,21 +186,17 @@ class ModelRunner:
         rows: Tensor = logits[:, : self.vocab_size]
         if self.known_tokens < self.vocab_size:
             rows[:, self.known_tokens :] = -torch.inf
+        if rows.is_cpu:  # a GPU would have to be waited for; there `sample` looks
+            require_finite(rows, f"model {self.model.source}")
         if self.observer is not None:
             seconds = time.perf_counter() - started
             self.observer(len(branches), len(batch.tokens), seconds)
         return rows
 
-    def _require_fit(self, tokens: Sequence[int], length: int) -> None:
+    def _require_ids(self, tokens: Sequence[int]) -> None:
         outside = max(tokens) if min(tokens) >= 0 else min(tokens)
         expected = f"0 to {self.vocab_size - 1}, the ids of the tokenizer"
         require(0 <= outside < self.vocab_size, "a token id", outside, expected)
-        context = self.model.config.max_position_embeddings
-        if length > context:
-            raise ContextError(
-                f"{length} tokens do not fit the model's context of {context}. Shorten the prompt "
-                "or lower max_tokens."
-            )
 
 
 def num_kv_blocks_needed(

@@ -228,8 +228,9 @@ def _load_tokenizer(directory: Path) -> Any:
     pre-tokenizer by that of a class for some model types.)"""
     if not (directory / "tokenizer.json").is_file():
         raise CheckpointError(
-            f"{directory} has no tokenizer.json. Put the model's tokenizer next to its "
-            "weights; transformers' save_pretrained writes older layouts as such a file."
+            f"{directory} has no tokenizer.json. If it is a download, finish it, online; "
+            "else put the model's tokenizer next to its weights. transformers' "
+            "save_pretrained writes older layouts as such a file."
         )
     from transformers import PreTrainedTokenizerFast
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -91,27 +92,33 @@ class ModelConfig:
 def read_config(source: str | Path | Mapping[str, Any]) -> ModelConfig:
     """The model of a config.json (its file, directory or content). Raises
     CheckpointError."""
+    path = Path("config.json")
     if isinstance(source, Mapping):
         raw = dict(source)
     else:
         path = Path(source)
-        raw = read_json(path / "config.json" if path.is_dir() else path)
+        path = path / "config.json" if path.is_dir() else path
+        raw = read_json(path)
     try:
         return _read(raw)
-    except (TypeError, ValueError, AttributeError, OverflowError) as error:
+    except (
+        CheckpointError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        OverflowError,
+    ) as error:
         raise CheckpointError(
-            f"config.json has a value of an unexpected type ({error}). Use the "
-            "config.json that came with the weights."
+            f"{path} is not what is expected: {error}. Use the config.json that came "
+            "with the weights, of a dense Qwen3 or Qwen2 decoder; no other is computed "
+            "here."
         ) from error
 
 
 def _read(raw: dict[str, Any]) -> ModelConfig:
     kind = _architecture(raw)
     if missing := [key for key in SIZES.values() if key not in raw]:
-        raise CheckpointError(
-            f"config.json lacks {', '.join(missing)}. Use the config.json that came "
-            "with the weights."
-        )
+        raise CheckpointError(f"it lacks {', '.join(missing)}")
     if raw["num_key_value_heads"] is None:
         raw["num_key_value_heads"] = raw["num_attention_heads"]
     sizes = {name: _count(key, raw[key]) for name, key in SIZES.items()}
@@ -233,7 +240,8 @@ def _count(key: str, value: Any) -> int:
 
 
 def _positive(key: str, value: Any) -> float:
-    _expect(type(value) in (int, float) and value > 0, key, value, "a positive number")
+    possible = type(value) in (int, float) and 0 < value < inf
+    _expect(possible, key, value, "a positive number")
     return float(value)
 
 
@@ -246,7 +254,4 @@ def _expect(holds: bool, key: str, value: object, expected: str) -> None:
     """Raise `CheckpointError` for this entry of config.json unless the condition
     holds."""
     if not holds:
-        raise CheckpointError(
-            f"config.json has {key} = {value!r:.200}; expected {expected}. Only dense "
-            "Qwen3 and Qwen2 decoders are computed here: choose such a checkpoint."
-        )
+        raise CheckpointError(f"{key} = {value!r:.200}; expected {expected}")

@@ -21,6 +21,7 @@ _TEXT_FILES = [
     "config.json",
     "generation_config.json",
     "tokenizer*",
+    "adapter_config.json",
     "*tokens*.json",
     "chat_template*",
 ]
@@ -38,7 +39,7 @@ def resolve(name_or_path: str | Path, *, weights: bool = True) -> Path:
         return checkpoints[name]
     with suppress(OSError, ValueError):  # longer than any name, or with a null byte
         if (path := Path(name).expanduser()).is_dir():
-            return path
+            return without_adapter(path)
     if isinstance(name_or_path, Path) or not _HUB_NAME.fullmatch(name):
         raise CheckpointError(
             f"there is no checkpoint {name!r:.100}: no such directory, and not a name on "
@@ -49,7 +50,7 @@ def resolve(name_or_path: str | Path, *, weights: bool = True) -> Path:
 
     patterns = _TEXT_FILES + _WEIGHT_FILES if weights else _TEXT_FILES
     try:
-        return Path(snapshot_download(name, allow_patterns=patterns))
+        path = Path(snapshot_download(name, allow_patterns=patterns))
     except Exception as error:  # which kind differs between versions of the library
         reason = (str(error) or "no message").splitlines()[0]
         raise CheckpointError(
@@ -57,12 +58,26 @@ def resolve(name_or_path: str | Path, *, weights: bool = True) -> Path:
             f"Face hub failed ({type(error).__name__}: {reason}). Check the name and "
             "the connection, or give the directory of a checkpoint."
         ) from error
+    return without_adapter(path)
+
+
+def without_adapter(directory: Path) -> Path:
+    """The directory. Raises CheckpointError if an adapter (LoRA) lies in it: its model
+    would be computed without what it was trained to be."""
+    for file in sorted(directory.glob("adapter_[cm]o*")):  # config, model
+        raise CheckpointError(
+            f"{file} belongs to an adapter, and adapters are not computed here. Merge it "
+            "into its base model (peft's merge_and_unload, then save_pretrained) and give "
+            "that directory; if that is done, remove the file."
+        )
+    return directory
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in a file. Raises CheckpointError."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        # "-sig": editors on Windows begin a file with a mark.
+        value = json.loads(path.read_text(encoding="utf-8-sig"))
         if not isinstance(value, dict):
             raise ValueError(f"it holds {type(value).__name__}")
     except (OSError, ValueError, RecursionError) as error:
@@ -80,9 +95,12 @@ def weight_files(directory: Path) -> list[Path]:
         return [directory / "model.safetensors"]
     index = directory / "model.safetensors.index.json"
     if not index.is_file():
+        advice = "Finish the download, online, or choose a checkpoint that has them."
+        for file in directory.glob("*_model*"):  # pytorch_model.bin, tf_model.h5
+            advice = f"Convert {file.name} with transformers' save_pretrained."
         raise CheckpointError(
-            f"{directory} has no model.safetensors and no {index.name}. Only safetensors "
-            "weights are read; convert others with transformers' save_pretrained."
+            f"{directory} has no safetensors weights: no model.safetensors, no "
+            f"{index.name}. {advice}"
         )
     weight_map = read_json(index).get("weight_map")
     names = weight_map.values() if isinstance(weight_map, dict) else ()
@@ -107,7 +125,13 @@ def open_tensors(directory: Path) -> dict[str, Any]:
     for file in weight_files(directory):
         try:
             handle = safe_open(str(file), framework="pt")
-            views |= {key: handle.get_slice(key) for key in handle.offset_keys()}
+            keys = handle.offset_keys()
+            if twice := sorted(views.keys() & set(keys)):
+                raise CheckpointError(
+                    f"{file} holds {', '.join(twice[:3])}, and so does another file that "
+                    "the index names. Remove what is left of older weights."
+                )
+            views |= {key: handle.get_slice(key) for key in keys}
         except (SafetensorError, OSError) as error:
             raise CheckpointError(
                 f"{file} is not a complete safetensors file ({error}). It may be "

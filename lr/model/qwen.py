@@ -42,7 +42,7 @@ class CausalLM(Module):
 
     attention: AttentionKind = SDPA
     graphs: bool = True
-    source: str = ""
+    source: str = "without a checkpoint"
     spread: bool = False
 
     def __init__(self, config: ModelConfig) -> None:

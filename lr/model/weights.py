@@ -36,6 +36,8 @@ DTYPES = {
 }
 EMBEDDING_KEY = "model.embed_tokens.weight"
 HEAD_KEY = "lm_head.weight"
+BUFFERS = (".inv_freq", ".cos_cached", ".sin_cached")
+"""Ends of keys that older versions of transformers stored. They follow from config.json."""
 BFLOAT16_UNITS = ("amx_bf16", "avx512_bf16")
 LARGE = 50_000_000
 """With at most so many weights a model stays in the caches of a processor, and float32
@@ -172,7 +174,7 @@ def checkpoint_id(source: str | Path) -> str:
     """The same text for all names of a checkpoint with the same kind of weights."""
     weights, name = split_weights(source)
     directory = name if is_dummy(name) else resolve(name).resolve()
-    return f"{weights}:{directory}"
+    return str(directory) if weights is None else f"{weights}:{directory}"
 
 
 def fill(
@@ -223,7 +225,7 @@ def account(
     spare_head = config.tie_word_embeddings and HEAD_KEY in tensors
     allowed = {*needed, HEAD_KEY} if spare_head else set(needed)
     missing = [key for key in needed if key not in tensors]
-    unexpected = sorted(tensors.keys() - allowed)
+    unexpected = sorted(k for k in tensors.keys() - allowed if not k.endswith(BUFFERS))
     others = []
     for key in needed.keys() & tensors.keys():
         shape, dtype = tensors[key].get_shape(), tensors[key].get_dtype()

@@ -41,8 +41,8 @@ def distribution(logits: Tensor, params: SamplingParams) -> Tensor:
     probabilities become NaN instead, and `sample` raises. Top-k of a large vocabulary
     waits once even there, to see whether a tie is left out.
     """
-    if not logits.is_cuda and not all(map(math.isfinite, logits.amax(-1).tolist())):
-        raise not_finite()
+    if not logits.is_cuda:
+        require_finite(logits)
     dtype = torch.float64 if logits.dtype is torch.float64 else torch.float32
     if params.greedy:
         likeliest = logits.argmax(-1, keepdim=True)
@@ -154,6 +154,12 @@ def tainted(probs: Tensor, logits: Tensor) -> Tensor:
     """The probabilities; NaN in rows whose largest logit is not finite. The host does
     not wait."""
     return probs + 0 * logits.amax(-1, keepdim=True).to(probs.dtype)
+
+
+def require_finite(logits: Tensor, model: str = "the model") -> None:
+    """Raise NumericalError if the largest logit of a row of [b, v] is not finite."""
+    if not all(map(math.isfinite, logits.amax(-1).tolist())):
+        raise not_finite(model)
 
 
 def not_finite(model: str = "the model") -> NumericalError:

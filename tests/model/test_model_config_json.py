@@ -110,6 +110,9 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"num_hidden_layers": 0}, "num_hidden_layers = 0"),
     ({"vocab_size": 1 << 40}, "vocab_size"),
     ({"rms_norm_eps": float("nan")}, "rms_norm_eps = nan"),
+    ({"rms_norm_eps": float("inf")}, "rms_norm_eps = inf"),
+    ({"rope_theta": float("inf")}, "rope_theta = inf"),
+    ({"rope_scaling": {**YARN, "factor": float("inf")}}, "factor = inf"),
     ({"tie_word_embeddings": "yes"}, "tie_word_embeddings = 'yes'"),
 ]
 
@@ -136,3 +139,17 @@ def test_written_and_read_again(tmp_path: Path, raw: dict[str, Any]) -> None:
     file.write_text(json.dumps(config_json(config)))
     for source in (config_json(config), tmp_path, file):
         assert read_config(source) == config
+
+
+def test_refusals_name_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    for changes in ({"hidden_act": "gelu"}, {"rope_scaling": 7}, {"vocab_size": None}):
+        file.write_text(json.dumps({**QWEN3, **changes}))
+        with pytest.raises(CheckpointError, match=str(file)):
+            read_config(tmp_path)
+
+
+def test_a_byte_order_mark_is_no_part_of_the_json(tmp_path: Path) -> None:
+    text = json.dumps(QWEN3)
+    (tmp_path / "config.json").write_text(text, encoding="utf-8-sig")
+    assert read_config(tmp_path) == read_config(QWEN3)

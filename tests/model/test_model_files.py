@@ -11,6 +11,7 @@ from typing import Any
 import huggingface_hub
 import pytest
 from model_kit import hf_model
+from safetensors.torch import load_file, save_file
 
 from lr.errors import CheckpointError
 from lr.model.codec import Codec
@@ -79,6 +80,42 @@ def test_a_failed_download_ends_in_one_line(monkeypatch: pytest.MonkeyPatch) -> 
     assert "\n" not in str(refusal.value)
 
 
+def test_a_cache_with_the_configuration_alone(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Offline the hub's library hands over what there is."""
+    only("README.md")(checkpoint)
+    monkeypatch.setattr(
+        huggingface_hub, "snapshot_download", lambda *_, **__: str(checkpoint)
+    )
+    with pytest.raises(CheckpointError, match="download") as refusal:
+        load_model("Qwen/Qwen3-0.6B")
+    assert "onvert" not in str(refusal.value)
+
+
+def test_a_tensor_in_two_files_is_not_guessed(sharded: Path) -> None:
+    """Neither the first nor the last file wins."""
+    first, second, *_ = sorted(sharded.glob("*.safetensors"))
+    tensors = load_file(first)
+    key = next(iter(tensors))
+    save_file({**load_file(second), key: tensors[key] + 1}, second)
+    with pytest.raises(CheckpointError, match=key):
+        load_model(sharded)
+
+
+def test_an_adapter_on_the_hub_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def download(name: str, *, allow_patterns: list[str]) -> str:
+        assert "adapter_config.json" in allow_patterns
+        (tmp_path / "adapter_config.json").write_text("{}")
+        return str(tmp_path)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    with pytest.raises(CheckpointError, match="adapter"):
+        Codec.load("owner/lora")
+
+
 # Files
 
 
@@ -101,11 +138,26 @@ def write(file: str, content: str) -> Callable[[Path], None]:
     return replace
 
 
+def only(file: str) -> Callable[[Path], None]:
+    def replace(directory: Path) -> None:
+        for weights in directory.glob("*.safetensors*"):
+            weights.unlink()
+        (directory / file).touch()
+
+    return replace
+
+
 BROKEN: list[tuple[str, Callable[[Path], object], str]] = [
     ("single", lambda d: (d / "config.json").unlink(), "config.json cannot be read"),
     ("single", write("config.json", "[1, 2]"), "config.json cannot be read"),
-    ("single", lambda d: (d / "model.safetensors").unlink(), "no model.safetensors"),
-    ("many", lambda d: (d / INDEX).unlink(), "no model.safetensors"),
+    ("single", lambda d: (d / "model.safetensors").unlink(), "download"),
+    ("many", lambda d: (d / INDEX).unlink(), "download"),
+    ("single", only("pytorch_model.bin"), r"Convert pytorch_model\.bin"),
+    ("single", only("training_args.bin"), "download"),
+    ("many", only("pytorch_model-00001-of-00002.bin"), "Convert"),
+    ("single", write("adapter_config.json", "{}"), "[Mm]erge"),
+    ("single", write("adapter_model.safetensors", ""), "[Mm]erge"),
+    ("many", write("adapter_model.bin", ""), "[Mm]erge"),
     ("single", truncate(0), "model.safetensors is not a complete"),
     ("single", truncate(-1), "model.safetensors is not a complete"),
     ("many", remove_a_shard, "1 of them missing: model-00002"),

@@ -185,6 +185,23 @@ def test_faults_are_listed_together(
         assert part in str(refusal.value)
 
 
+@pytest.mark.parametrize("buffer", ["inv_freq", "cos_cached", "sin_cached"])
+def test_stored_buffers_that_carry_nothing_are_skipped(
+    checkpoint: Path, buffer: str
+) -> None:
+    before = load_model(checkpoint).state_dict()
+    keys = (
+        f"model.layers.0.self_attn.rotary_emb.{buffer}",
+        f"model.rotary_emb.{buffer}",
+    )
+    edit_tensors(checkpoint, dict.fromkeys(keys, torch.ones(4)))
+    after = load_model(checkpoint).state_dict()
+    assert all(after[name].equal(weight) for name, weight in before.items())
+    edit_tensors(checkpoint, {f"model.{buffer}.weight": torch.ones(4)})
+    with pytest.raises(CheckpointError, match="unexpected"):
+        load_model(checkpoint)
+
+
 def test_biases_that_the_architecture_does_not_have(checkpoint: Path) -> None:
     """A Qwen3 checkpoint that calls itself Qwen2 is not computed with something left
     out.
