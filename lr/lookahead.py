@@ -113,9 +113,7 @@ class Writer:
             written = [end.tokens for end in rounds]
         else:
             logits = self.runner.forward([w.branch for w in live])
-            probs = distribution(
-                torch.stack(logits), self.sampling
-            )  # [steps, vocabulary]
+            probs = distribution(torch.stack(logits), self.sampling)  # [steps, v]
             tokens = sample(probs, [noise.sample_key(0) for noise in draws])
             for w, token in zip(live, tokens, strict=True):
                 w.branch.append(token)
@@ -175,21 +173,22 @@ def algorithm_1(
             # The draft writes up to γ steps ŝ. Row j of the target starts after j.
             drafts: list[Step] = []
             starts = [len(trunk)]
-            goes_on = limits.may_be_drafted(previous)
-            while goes_on and len(drafts) < gamma:
+            limit = limits.draft_limit(len(ahead) - len(prompt), previous)
+            while limit and len(drafts) < gamma:
                 stream = draft.stream.fold_in(index + len(drafts))
-                drafts += draft.finish([draft.begin(ahead, stream, room(len(ahead)))])
+                drafts += draft.finish([draft.begin(ahead, stream, limit)])
                 goes_on = drafts[-1].finish is Finish.BOUNDARY and room(len(ahead)) > 0
                 starts += [len(ahead)] if goes_on else []
+                written = len(ahead) - len(prompt)
+                limit = limits.draft_limit(written, None) if goes_on else 0
 
             # The target reads the drafts once, as one trunk. Its rows are forks, cut
             # back to their starts; together they write γ + 1 steps s in one batch.
             trunk.extend(token for step in drafts for token in step.tokens)
             rows = [target.fork(trunk, start) for start in reversed(starts)][::-1]
             streams = [target.stream.fold_in(index + j) for j in range(len(rows))]
-            steps = target.finish(
-                [*map(target.begin, rows, streams, map(room, starts))]
-            )
+            begun = map(target.begin, rows, streams, map(room, starts))
+            steps = target.finish([*begun])
 
             # The drafts before the first mismatch are emitted, then the target's step.
             pairs = []
@@ -203,7 +202,7 @@ def algorithm_1(
             if j == len(starts):  # the last draft ended the text, or used up the budget
                 return
             i = index + j
-            s = steps[j]
+            previous = s = steps[j]
             if j < len(drafts):
                 yield EmittedStep(i, s, Origin.CORRECTION, verdicts[j], drafts[j])
             else:
@@ -211,7 +210,6 @@ def algorithm_1(
 
             # Row j holds the new prefix and is the next trunk; the draft follows it.
             index = i + 1
-            previous = s
             trunk = rows[j]
             target.keep({trunk})
             draft.runner.rewind(ahead, starts[j])
@@ -295,12 +293,12 @@ class Lookahead:
     def start(self) -> tuple[list[Writing], list[Writing]]:
         """Start what may start, nearest to the root first. Returns unfinished steps."""
         nodes = tree(self.root)
-        for node in filter(self.may_draft, nodes):
-            for j in range(self.width):
+        for node, limit in [(n, self.draft_limit(n)) for n in nodes]:
+            for j in range(self.width if limit else 0):
                 noise = self.target if self.shares_noise and j == 0 else self.draft
                 stream = noise.stream.fold_in(node.index, *([j] if j else []))
                 branch = self.draft.fork(node.draft_branch, len(node.tokens))
-                node.drafts.append(self.draft.begin(branch, stream, node.limit))
+                node.drafts.append(self.draft.begin(branch, stream, limit))
         drafting = [d for n in nodes for d in n.drafts if not d.step]
         rows = [n.target for n in nodes if n.target and not n.target.step]
         deepest = self.depth - 1 if self.schedule is Schedule.PAPER else self.depth
@@ -317,10 +315,12 @@ class Lookahead:
                 offer(node.target_branch, len(node.tokens), node.drafts[0].tokens)
         return drafting, rows
 
-    def may_draft(self, node: Node) -> bool:
-        """Whether drafts after a node may start and have not started yet."""
+    def draft_limit(self, node: Node) -> int:
+        """The longest draft step after a node; 0: none may start, or it has started."""
         near = node.index - self.first < self.depth
-        return near and not node.drafts and self.limits.may_be_drafted(node.previous)
+        written = len(node.tokens) - len(self.prompt)
+        due = near and not node.drafts
+        return self.limits.draft_limit(written, node.previous) if due else 0
 
     def grow(self) -> None:
         """Add a node for each new draft step. A cut one is never accepted."""
@@ -362,7 +362,7 @@ class Lookahead:
             if best and best.step and best.verdict and best.node:
                 out = EmittedStep(i, best.step, Origin.ACCEPTED, best.verdict)
                 self.root = best.node
-            elif s and not best and not self.may_draft(root):
+            elif s and not best and not self.draft_limit(root):
                 if root.drafts:  # all are rejected; the last one is reported
                     last = root.drafts[-1]
                     out = EmittedStep(i, s, Origin.CORRECTION, last.verdict, last.step)

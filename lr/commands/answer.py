@@ -109,7 +109,15 @@ class Generate:
             out.print()
         note(summary(result.stats))
         if not result.finished:
-            note("the answer was cut (--max_tokens, or the context)")
+            most = answer.limits.max_tokens
+            note(
+                f"the answer was cut at {most:,} tokens (--max_tokens, or the target's context)"
+            )
+        drafted = answer.limits.max_drafted
+        if answer.options.needs_draft and len(result.tokens) > drafted:
+            note(
+                f"the draft's context ended after {max(0, drafted):,} tokens; then the target wrote alone"
+            )
         overlapped = answer.options.driver == "overlapped"
         reason = speed_reason(result.trace, overlapped=overlapped)
         if reason:

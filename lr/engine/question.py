@@ -183,25 +183,24 @@ class Question:
     def _limits(self) -> Limits:
         """How long the answer may become. Raises `ContextError` if there is no room for
         any."""
-        models = [self.engine.target]
-        if self.options.needs_draft:
-            if self.engine.draft is None:
-                raise SettingError(
-                    f"mode {self.options.mode!r} needs a draft model here; give a draft or use "
-                    "mode 'ar'."
-                )
-            models.append(self.engine.draft)
         length = len(self.prompt)
-        context = min(model.config.max_position_embeddings for model in models)
+        context = self.engine.target.config.max_position_embeddings
         if length >= context:
             raise ContextError(
-                f"the prompt has {length} tokens and the context is {context}, so there is no room "
-                "for an answer. Shorten the question or the system message."
+                f"the prompt has {length} tokens and the target's context is {context}, so there "
+                "is no room for an answer. Shorten the question or the system message."
+            )
+        draft = self.engine.draft if self.options.needs_draft else self.engine.target
+        if draft is None:
+            raise SettingError(
+                f"mode {self.options.mode!r} needs a draft model here; give a draft or use "
+                "mode 'ar'."
             )
         return Limits(
             max_tokens=min(context - length, self.options.max_tokens or LONGEST_ANSWER),
             max_step_tokens=self.options.max_step_tokens,
             ignore_half_sentence=self.options.ignore_half_sentence,
+            max_drafted=draft.config.max_position_embeddings - length,
         )
 
 

@@ -246,7 +246,7 @@ class DraftSide(Side):
         if len(self.branches) > plan.window:
             return
         written = len(self.branches[parent]) - len(plan.prompt)
-        limit = plan.limits.step_limit(written)
+        limit = plan.limits.draft_limit(written, None)  # no step before it was cut
         if limit > 0:
             self.draft(parent, parent.child(0, 1), 0, limit)
 

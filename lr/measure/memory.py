@@ -102,8 +102,9 @@ def plan_memory(
             source = f"{DUMMY}{source}"
         config = config_of(source)
 
-        # 1. The blocks of its caches; no chain is longer than the context.
-        context = config.max_position_embeddings
+        # 1. The blocks of its caches; no chain is longer than the target's context.
+        if role != "draft":
+            context = config.max_position_embeddings
         question = blocks_for(JUDGE_TOKENS + asks * context, BLOCK_SIZE)
         chain = share * num_kv_blocks_needed(options, min(tokens, context))
         blocks = num_blocks or (question if role == "judge" else chain)

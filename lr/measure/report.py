@@ -228,7 +228,9 @@ def summarise(run: RunResults, baseline: RunResults | None = None) -> Summary:
         facts.append(f"no answer could be read in {len(unread)} of {len(records)}")
     unfinished = [record for record in records if record.get("finished") is False]
     if unfinished:
-        facts.append(f"{len(unfinished)} answers were cut by the token budget")
+        facts.append(
+            f"{len(unfinished)} answers were cut by the token budget or the target's context"
+        )
     unjudged = Counter[str]()
     for record in records:
         unjudged.update(record.get("unjudged", {}))

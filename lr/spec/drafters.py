@@ -191,7 +191,8 @@ class ModelDrafter(OwnBranches):
     confidence: float = 0.0
 
     def propose(self, contexts: Sequence[Context], k: int) -> list[Proposal]:
-        depths = [min(k, context.limit) for context in contexts]
+        window = self.runner.context  # it may end before the target's
+        depths = [min(k, c.limit, window - c.length) for c in contexts]
         tokens: list[list[int]] = [[] for _ in contexts]
         # What each token was drawn from, [v] each.
         rows: list[list[Tensor]] = [[] for _ in contexts]
@@ -254,7 +255,9 @@ class TreeDrafter(OwnBranches):
         self.sampling = SamplingParams(self.sampling.temperature or 1.0)
 
     def propose(self, contexts: Sequence[Context], k: int) -> list[Proposal]:
-        depths = [min(k, len(self.branching), context.limit) for context in contexts]
+        k = min(k, len(self.branching))
+        window = self.runner.context  # it may end before the target's
+        depths = [min(k, c.limit, window - c.length) for c in contexts]
         tokens: list[list[int]] = [[] for _ in contexts]
         parents: list[list[int]] = [[] for _ in contexts]
         # (tree, node, branch that ends there)

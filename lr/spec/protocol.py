@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, StrEnum
+from sys import maxsize
 from typing import NamedTuple
 
 from lr.types import EmittedStep, Finish, Step, Verdict, require, require_whole
@@ -186,11 +187,14 @@ class Limits:
 
     `ignore_half_sentence`: never draft the step after a cut one, since it starts in
     mid-sentence (the rule of the official code, where steps are cut at 100 tokens).
+    `max_drafted`: how many tokens of the answer fit the draft's context; from there on
+    the target writes alone.
     """
 
     max_tokens: int
     max_step_tokens: int = 100
     ignore_half_sentence: bool = True
+    max_drafted: int = maxsize
 
     def __post_init__(self) -> None:
         for name in ("max_tokens", "max_step_tokens"):
@@ -200,11 +204,14 @@ class Limits:
         """The longest next step after `written` tokens; 0 if none may follow."""
         return max(0, min(self.max_step_tokens, self.max_tokens - written))
 
-    def may_be_drafted(self, previous: Step | None) -> bool:
-        """Whether the step after `previous` (None: the prompt) can be accepted as a
-        draft."""
+    def draft_limit(self, written: int, previous: Step | None) -> int:
+        """The longest draft step after `written` tokens, the last of which are those of
+        `previous` (None: no step is before it, or it was not cut); 0 if none may
+        follow."""
         cut = previous is not None and previous.finish is Finish.LENGTH
-        return not (cut and self.ignore_half_sentence)
+        if cut and self.ignore_half_sentence:
+            return 0
+        return max(0, min(self.step_limit(written), self.max_drafted - written))
 
 
 class Schedule(Enum):

@@ -304,13 +304,14 @@ class LookaheadScheduler:
         for node in _open_nodes(self.root):
             if not self._may_draft(node):
                 continue
+            limit = self.config.limits.draft_limit(node.written, node.step)
             for sibling in range(width):
                 name = node.id.child(sibling, width)
-                child = Node(name, node.written, node.limit, open=False)
+                child = Node(name, node.written, limit, open=False)
                 node.children.append(child)
                 self.work[Work(WorkKind.DRAFT, name)] = child
             names = tuple(child.id for child in node.children)
-            self._commands.append(Draft(node.id, names, node.limit))
+            self._commands.append(Draft(node.id, names, limit))
 
     def _start_rows(self) -> None:
         """Begin target steps (section 3.2) and lone judgements while rows are free,
@@ -339,7 +340,7 @@ class LookaheadScheduler:
         """Whether drafts after `node` may start and have not started yet."""
         if node.children or self._level(node) >= self.config.depth:
             return False
-        return self.config.limits.may_be_drafted(node.step)
+        return self.config.limits.draft_limit(node.written, node.step) > 0
 
     def _target_is_due(self, node: Node) -> bool:
         """Whether the target's step after `node` may start and has not started yet. If

@@ -113,7 +113,7 @@ def oracle(script: Script, config: SchedulerConfig) -> Expected:
         if sync and not config.needs_target_step and level == config.depth:
             level = 0  # no bonus waits at the end of the cycle
         at_end = sync and level == config.depth
-        eligible = limits.may_be_drafted(prefix[-1] if prefix else None)
+        eligible = limits.draft_limit(0, prefix[-1] if prefix else None) > 0
         width = config.width if eligible and config.depth and not at_end else 0
         target = cut(script.target(prefix), limit)
         bonus = sync and level > 0
