@@ -138,7 +138,7 @@ def machine_lines() -> Iterator[str]:
 
 def attention_lines(device: torch.device) -> Iterator[str]:
     """The kind of attention that models get on a device, after trying each kind, and
-    why. The trial of the first two records CUDA graphs."""
+    why; `flash` is one line for each package. A trial records CUDA graphs."""
     import torch
 
     from lr.model.attention_choice import AttentionNeeds, candidates
@@ -149,8 +149,8 @@ def attention_lines(device: torch.device) -> Iterator[str]:
     verdict = "taken"
     for name, kind in candidates(AttentionNeeds(device, dtype, 32, 8, 128)):
         if isinstance(kind, str):
-            yield f"  {name:<6} no: {kind}"
+            yield f"  {name:<12} no: {kind}"
         else:
             graphs = ", with CUDA graphs and fused layers" if kind.tiles else ""
-            yield f"  {name:<6} {verdict}{graphs}"
+            yield f"  {name:<12} {verdict}{graphs}"
             verdict = "works, but another comes first"

@@ -132,9 +132,8 @@ def _combine(  # type: ignore[no-untyped-def]
 
 def _ragged(batch: RaggedBatch, cache: PagedKVCache) -> Attend:
     """Tiles of at most `TILE` tokens. A prompt alone goes to PyTorch."""
-    keys, alone = cache.keys, len(batch.counts) == 1 and batch.counts[0] >= ALONE
-    recent = not keys.is_cuda or torch.cuda.get_device_capability(keys.device) >= (8, 0)
-    if alone and recent and keys.element_size() == 2:  # as FlashAttention needs
+    alone = len(batch.counts) == 1 and batch.counts[0] >= ALONE
+    if alone and cache.keys.element_size() == 2:  # as FlashAttention needs
         return sdpa_attention(batch, cache)
     tiles = Tiles.of(batch, TILE)
     return partial(_attend, cache, tiles, len(tiles.owners))

@@ -8,6 +8,10 @@ matrix. A small kernel between two matrices takes about two microseconds whateve
 computes, so fewer kernels are faster. `layers.py` does the same in plain PyTorch where
 these kernels cannot run, and a test compares the two. All is computed in fp32 and
 rounded once. `attention_choice.py` enables them.
+
+`linear` stays although lookahead's target, which reads several rows, cannot use it:
+plain decoding of one answer and a draft that writes one step only make passes of one
+row, and those of Qwen3-32B take 16.4 ms with it and 18.4 with cuBLAS (H200).
 """
 
 from __future__ import annotations

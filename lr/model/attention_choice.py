@@ -1,8 +1,8 @@
 """Chooses the attention of a model: the first kind that works, with the reason why
 others do not.
 
-The order is `flash` (FlashAttention, if its package is installed), `triton` (our own
-kernels), `sdpa` (PyTorch's fused attention on gathered pages, which works everywhere).
+The order is `flash` (FlashAttention 4, 3 or 2, if a package is installed), `triton` (our
+own kernels), `sdpa` (PyTorch's fused attention on gathered pages, which works everywhere).
 `reference`, plain arithmetic for one sequence at a time, is used only by request. With
 the first two, the layers run on fused kernels as well. A kind is judged by a trial, not
 by its version.
@@ -10,7 +10,7 @@ by its version.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -25,6 +25,7 @@ from lr.model.qwen import CausalLM
 from lr.types import require
 
 NAMES = ("auto", "flash", "triton", "sdpa", "reference")
+PLAIN = {"sdpa": SDPA, "reference": REFERENCE}  # they work everywhere
 ROUNDINGS = 6
 """Roundings of the dtype by which a row of a trial may be off, relative to its size. In
 bfloat16, what is right is off by at most 3, a mask that is wrong for one key in 40 by 9
@@ -50,55 +51,67 @@ def equip(model: CausalLM, name: str = "auto", *, graphs: bool = True) -> None:
     part = model.part
     heads = (part.num_heads, part.num_kv_heads, part.head_dim)
     needs = AttentionNeeds(model.device, model.dtype, *heads)
-    model.attention = choose_attention(name, needs)
     model.graphs = graphs
+    set_attention(model, choose_attention(name, needs))
+
+
+def set_attention(model: CausalLM, kind: AttentionKind) -> None:
+    """Use this attention, with the kernels that go with it and without others."""
+    model.attention = kind
     for module in (*model.layers, model.norm):
         module.__dict__.pop("forward", None)  # what another kind has installed
-    if model.attention.install is not None:
-        model.attention.install(model.layers, model.norm)
+    if kind.install is not None:
+        kind.install(model.layers, model.norm)
 
 
 def choose_attention(name: str, needs: AttentionNeeds) -> AttentionKind:
-    """The kind `name`; "auto": the first that works. Raises SettingError."""
+    """The first kind that goes by `name` and works. Raises SettingError."""
     require(name in NAMES, "attention", name, f"{', '.join(NAMES[:-1])} or {NAMES[-1]}")
-    if name == "auto":
-        return next(kind for _, kind in candidates(needs) if not isinstance(kind, str))
-    kind = find_attention(name, needs)
-    if isinstance(kind, str):
-        raise SettingError(
-            f"attention {name!r} cannot be used on {needs.device} with {needs.dtype}: "
-            f"{kind}. Leave --attention at auto, or use sdpa, which always works."
-        )
-    return kind
+    reasons = []
+    for label, kind in candidates(needs, name):
+        if not isinstance(kind, str):
+            return kind
+        reasons.append(f"{label}: {kind}")
+    raise SettingError(
+        f"attention {name!r} cannot be used on {needs.device} with {needs.dtype}. "
+        f"{'; '.join(reasons)}. Leave --attention at auto, or use sdpa, which always "
+        "works."
+    )
 
 
-def candidates(needs: AttentionNeeds) -> Iterator[tuple[str, AttentionKind | str]]:
-    """Names in order of preference, each with the kind or the reason why it cannot be
-    used."""
-    for name in ("flash", "triton", "sdpa"):
-        yield name, find_attention(name, needs)
+def candidates(
+    needs: AttentionNeeds, name: str = "auto"
+) -> Iterator[tuple[str, AttentionKind | str]]:
+    """All that goes by a name ("auto": by any), in order of preference: a label, and the
+    kind if a trial says that it works, else the reason why not."""
+    for each in NAMES[1:-1] if name == "auto" else (name,):
+        for label, kind in find_kinds(each, needs):
+            if isinstance(kind, str) or each in PLAIN:
+                yield label, kind
+            else:
+                yield label, trial(kind, needs) or kind
 
 
-def find_attention(name: str, needs: AttentionNeeds) -> AttentionKind | str:
-    """The kind `name`, tried, or why it cannot run this model. The only function that
-    imports `lr.kernels`."""
-    if name in ("sdpa", "reference"):
-        return SDPA if name == "sdpa" else REFERENCE
+def find_kinds(
+    name: str, needs: AttentionNeeds
+) -> Iterable[tuple[str, AttentionKind | str]]:
+    """What goes by a name, before any trial; for `flash`, each package by itself. The
+    only function that imports `lr.kernels`."""
+    if name in PLAIN:
+        return [(name, PLAIN[name])]
     if needs.device.type != "cuda":
-        return "it needs a device of type cuda"
+        return [(name, "it needs a device of type cuda")]
     if needs.dtype is torch.float64:
-        return "it does not compute in float64"
+        return [(name, "it does not compute in float64")]
     try:
         if name == "flash":
             from lr.kernels.flash import find
 
-            kind = find()
-        else:
-            from lr.kernels.attention import TRITON as kind
-    except ImportError as error:
-        package = "flash-attn" if name == "flash" else "triton"
-        return f"the package {package} cannot be imported ({error})"
-    return trial(kind, needs) or kind
+            return find()
+        from lr.kernels.attention import TRITON
+    except ImportError as error:  # of Triton, on which both are built
+        return [(name, f"{type(error).__name__}: {error}")]
+    return [(name, TRITON)]
 
 
 @torch.inference_mode()
@@ -116,8 +129,6 @@ def trial(kind: AttentionKind, needs: AttentionNeeds) -> str:
             weight.normal_(0, 0.3, generator=noise)
         model.to(needs.device, needs.dtype)
         expected = answers(model, REFERENCE)
-        if kind.install is not None:
-            kind.install(model.layers, model.norm)
         distance = (answers(model, kind) - expected).norm(dim=1) / expected.norm(dim=1)
     except Exception as error:  # a kernel that does not fit may raise anything
         reason = f"{type(error).__name__}: {str(error).strip() or 'no message'}"
@@ -132,7 +143,7 @@ def trial(kind: AttentionKind, needs: AttentionNeeds) -> str:
 def answers(model: CausalLM, kind: AttentionKind) -> Tensor:
     """The logits of a prompt, of three tokens after it and of one more, with this
     attention; the last two from a recording if the kind can be recorded."""
-    model.attention = kind
+    set_attention(model, kind)
     cache = model.make_cache(4, BLOCK_SIZE)
     graphs = None
     if kind.tiles is not None:

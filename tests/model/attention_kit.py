@@ -1,14 +1,19 @@
-"""For tests of attention: a kind that is recorded without CUDA, and random scenes in
-which a kind is compared with the reference in fp64."""
+"""For tests of attention: a kind that is recorded without CUDA, random scenes in which
+a kind is compared with the reference in fp64, and name spaces of FlashAttention."""
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import random
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 from unittest.mock import patch
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -21,6 +26,10 @@ from lr.model.attention import (
 )
 from lr.model.layers import Attend
 
+needs_triton = pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None,
+    reason="the package triton is not installed",
+)
 LARGE = ((32, 8, 64), (28, 4, 128), (16, 8, 128), (8, 1, 256))
 """Query heads, KV heads and head dim of real models."""
 
@@ -199,3 +208,25 @@ def compare(
             worst = (off / expected[~wrong].flatten(1).norm(dim=1)).max()
             assert worst <= roundings * torch.finfo(dtype).eps, (scene, dtype, worst)
     return parts
+
+
+FUNCTIONS = {
+    "flash-attn-4": ("flash_attn.cute", "flash_attn_varlen_func"),
+    "flash-attn-3": ("flash_attn_interface", "flash_attn_with_kvcache"),
+    "flash-attn": ("flash_attn", "flash_attn_varlen_func"),
+}
+"""Where each package of FlashAttention has the function that we call."""
+
+
+def fake_flash_attention(
+    monkeypatch: pytest.MonkeyPatch, installed: dict[str, Callable[..., Any]]
+) -> None:
+    """Only these packages are installed, with these functions. As in reality, version 4
+    brings the name space `flash_attn`, but not version 2's function in it."""
+    for package, (name, function) in FUNCTIONS.items():
+        module = ModuleType(name) if package in installed else None
+        if module is not None:
+            setattr(module, function, installed[package])
+        elif name == "flash_attn" and "flash-attn-4" in installed:
+            module = ModuleType(name)
+        monkeypatch.setitem(sys.modules, name, module)

@@ -5,7 +5,7 @@ FlashAttention's calls answered by an emulation; and all kinds on a GPU, if ther
 
 from __future__ import annotations
 
-import importlib.util
+import inspect
 import math
 import os
 import pickle
@@ -14,7 +14,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,6 +24,8 @@ from attention_kit import (
     TILES,
     Scene,
     compare,
+    fake_flash_attention,
+    needs_triton,
     new_cache,
     random_scene,
     tile_attention,
@@ -37,6 +39,7 @@ from lr.model.attention import (
     LONG,
     REFERENCE,
     SDPA,
+    AttentionKind,
     RaggedBatch,
     Tiles,
     cut_tiles,
@@ -45,10 +48,6 @@ from lr.model.attention import (
 from lr.model.attention_choice import AttentionNeeds, candidates
 
 CPU = torch.device("cpu")
-needs_triton = pytest.mark.skipif(
-    importlib.util.find_spec("triton") is None,
-    reason="the package triton is not installed",
-)
 
 
 @given(seed=st.integers(0, 10**6), block_size=st.sampled_from([1, 3, 4, 16]))
@@ -121,7 +120,7 @@ def test_our_kernels_are_right() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-# FlashAttention's two signatures, computed plainly
+# FlashAttention's three signatures, computed plainly
 
 
 def plainly(
@@ -150,7 +149,20 @@ def plainly(
     return mixed
 
 
-def with_kvcache(
+def version_4(
+    q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens_q: Tensor, seqused_k: Tensor,
+    max_seqlen_q: int, page_table: Tensor, causal: bool,
+) -> tuple[Tensor, None]:  # fmt: skip
+    """`flash_attn_varlen_func` of FlashAttention 4. Its second result is None unless
+    the log-sum-exp is asked for."""
+    assert causal
+    assert q.dtype == k.dtype == v.dtype and q.element_size() == 2
+    assert q.stride(-1) == page_table.stride(-1) == 1
+    mixed = plainly(q, k, v, cu_seqlens_q, seqused_k, page_table, max_seqlen_q)
+    return mixed, None
+
+
+def version_3(
     q: Tensor, k_cache: Tensor, v_cache: Tensor, *, cache_seqlens: Tensor,
     page_table: Tensor, cu_seqlens_q: Tensor, max_seqlen_q: int, causal: bool,
 ) -> Tensor:  # fmt: skip
@@ -161,7 +173,7 @@ def with_kvcache(
     )
 
 
-def varlen_func(
+def version_2(
     q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor,
     max_seqlen_q: int, max_seqlen_k: int, *, causal: bool, block_table: Tensor,
 ) -> Tensor:  # fmt: skip
@@ -173,27 +185,76 @@ def varlen_func(
     return plainly(q, k, v, cu_seqlens_q, lengths, block_table, max_seqlen_q)
 
 
+EMULATIONS = {
+    "flash-attn-4": version_4,
+    "flash-attn-3": version_3,
+    "flash-attn": version_2,
+}
+
+
 @needs_triton
-@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("package", EMULATIONS)
 def test_flash_attention_is_called_as_it_expects(
-    version: int, monkeypatch: pytest.MonkeyPatch
+    package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its own store is a Triton kernel, which cannot run here."""
     from lr.kernels import flash
+    from lr.kernels.attention import TRITON
 
-    module: Any = ModuleType("emulation")
-    module.flash_attn_with_kvcache = with_kvcache
-    module.flash_attn_varlen_func = varlen_func
-    three = module if version == 3 else None
-    monkeypatch.setitem(sys.modules, "flash_attn_interface", three)
-    monkeypatch.setitem(sys.modules, "flash_attn", module)
+    fake_flash_attention(monkeypatch, {package: EMULATIONS[package]})
     monkeypatch.setattr(flash, "store", store)
-    kind = flash.find()
-    if version == 2:  # our own kernel decodes
+    kinds = dict(flash.find())
+    assert [*kinds] == [*EMULATIONS]
+    kind = kinds.pop(package)
+    assert not isinstance(kind, str)
+    assert {type(reason) for reason in kinds.values()} == {str}
+    signatures = {signature.package: signature for signature in flash.SIGNATURES}
+    if not signatures[package].decodes:  # our own kernel does
+        assert kind.tiles is TRITON.tiles
         kind = replace(kind, tiles=None)
     for seed, heads in enumerate(((4, 2, 16), (6, 6, 24), (8, 1, 64))):
         scene = random_scene(seed, heads, 16)
         compare(kind, scene, torch.float16)
+    if package == "flash-attn-4":  # as a GPU check records it
+        decodes = replace(signatures[package], decodes=True).kind(version_4)
+        compare(decodes, random_scene(7, (8, 2, 16), 16), torch.float16)
+
+
+@needs_triton
+def test_varlen_attn_is_called_as_it_expects(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the GPU check, which compares it with our kernel."""
+    from gpu_questions import contenders
+    from torch.nn.attention import varlen
+
+    from lr.kernels import flash
+
+    signature = inspect.signature(varlen.varlen_attn)
+    if "block_table" not in signature.parameters:
+        pytest.skip("this PyTorch passes no pages on")
+    splits = set()
+
+    def emulation(*arguments: Any, **options: Any) -> Tensor:
+        bound = signature.bind(*arguments, **options)
+        bound.apply_defaults()
+        given = SimpleNamespace(**bound.arguments)
+        assert given.cu_seq_k is None and given.scale is None
+        assert given.window_size == (-1, 0) and given.enable_gqa
+        assert given.seqused_k.max() <= given.max_k
+        splits.add(given.num_splits)
+        return plainly(
+            given.query, given.key, given.value, given.cu_seq_q, given.seqused_k,
+            given.block_table, given.max_q,
+        )  # fmt: skip
+
+    monkeypatch.setattr(varlen, "varlen_attn", emulation)
+    monkeypatch.setattr(flash, "store", store)
+    for undivided in (False, True):
+        kinds = {each.name: each.kind for each in contenders(undivided=undivided)}
+        kind = kinds["varlen_attn, as it is"]
+        assert isinstance(kind, AttentionKind) and kind.tiles is not None
+        for seed in range(3):
+            compare(kind, random_scene(seed, (8, 2, 16), 16), torch.float16)
+    assert splits == {None, 1}
 
 
 def store(pages: tuple[Tensor, Tensor], slots: Tensor, k: Tensor, v: Tensor) -> None:

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from attention_kit import TILES, tile_attention
+from attention_kit import TILES, fake_flash_attention, needs_triton, tile_attention
 from torch import Tensor, nn
 
 from lr.errors import SettingError
@@ -18,9 +18,9 @@ from lr.kvcache.cache import PagedKVCache
 from lr.model.attention import SDPA, AttentionKind, RaggedBatch, Tiles
 from lr.model.attention_choice import (
     AttentionNeeds,
+    candidates,
     choose_attention,
     equip,
-    find_attention,
     trial,
 )
 from lr.model.config import ModelConfig
@@ -42,7 +42,7 @@ def test_the_first_that_works_is_taken_or_what_is_asked_for(
         "sdpa": SDPA,
     }
     monkeypatch.setattr(
-        "lr.model.attention_choice.find_attention", lambda name, needs: here[name]
+        "lr.model.attention_choice.find_kinds", lambda name, needs: [(name, here[name])]
     )
     assert choose_attention("auto", BF16).name == "triton"
     with pytest.raises(SettingError, match=MISSING):
@@ -56,20 +56,51 @@ def test_the_first_that_works_is_taken_or_what_is_asked_for(
         choose_attention("fast", BF16)
 
 
+def reasons(name: str, needs: AttentionNeeds) -> dict[str, str]:
+    """Why nothing that goes by this name works."""
+    found = dict(candidates(needs, name))
+    assert {type(reason) for reason in found.values()} == {str}
+    return {label: str(reason) for label, reason in found.items()}
+
+
 def test_what_cannot_run_is_refused_without_a_trial(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     on_gpu = replace(BF16, device=CUDA)
     for name in ("flash", "triton"):
-        assert "device of type cuda" in str(find_attention(name, BF16))
+        assert "device of type cuda" in reasons(name, BF16)[name]
         exact = replace(on_gpu, dtype=torch.float64)
-        assert "float64" in str(find_attention(name, exact))
-    for module in ("triton", "flash_attn", "flash_attn_interface"):
-        monkeypatch.setitem(sys.modules, module, None)
+        assert "float64" in reasons(name, exact)[name]
+    monkeypatch.setitem(sys.modules, "triton", None)
     for module in [name for name in sys.modules if name.startswith("lr.kernels.")]:
         monkeypatch.delitem(sys.modules, module)
-    assert "package flash-attn" in str(find_attention("flash", on_gpu))
-    assert "package triton" in str(find_attention("triton", on_gpu))
+    for name in ("flash", "triton"):  # both are built on it
+        assert "triton" in reasons(name, on_gpu)[name]
+
+
+@needs_triton
+def test_each_package_has_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package that is missing, one that cannot be imported, one whose name space
+    another has made, and one that does not fit this machine."""
+    on_gpu = replace(BF16, device=CUDA)
+    fake_flash_attention(monkeypatch, {})
+    assert all("flash_attn" in why for why in reasons("flash", on_gpu).values())
+
+    class Broken:
+        def __getattr__(self, name: str) -> object:
+            raise OSError("undefined symbol")
+
+    fake_flash_attention(monkeypatch, {"flash-attn-4": print})
+    monkeypatch.setitem(sys.modules, "flash_attn_interface", Broken())
+    monkeypatch.setattr(
+        "lr.model.attention_choice.trial", lambda kind, needs: "no pages on SM 8.0"
+    )
+    four, three, two = reasons("flash", on_gpu).values()
+    assert "SM 8.0" in four
+    assert "undefined symbol" in three
+    assert "flash_attn_varlen_func" in two and "flash_attn" in two
+    with pytest.raises(SettingError, match="undefined symbol"):
+        choose_attention("flash", on_gpu)
 
 
 def refuses_pages(tiles: Tiles, cache: PagedKVCache) -> Attend:
@@ -136,8 +167,10 @@ def test_a_model_is_equipped_and_equipped_anew(monkeypatch: pytest.MonkeyPatch) 
 
     kinds = {"triton": replace(TILES, install=install), "sdpa": SDPA}
     monkeypatch.setattr(
-        "lr.model.attention_choice.find_attention", lambda name, needs: kinds[name]
+        "lr.model.attention_choice.find_kinds",
+        lambda name, needs: [(name, kinds[name])],
     )
+    monkeypatch.setattr("lr.model.attention_choice.trial", lambda kind, needs: "")
     model = CausalLM(CONFIG)
     equip(model, "triton", graphs=False)
     assert model.norm.forward == model.layers[0].forward == "installed"
