@@ -35,14 +35,27 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 import torch
+from gpu_questions import (
+    compare_attention,
+    compare_memory,
+    compare_rounding,
+    compare_single_row,
+    long_branch,
+    one_pass,
+)
 
 from lr.commands.cli import main as lr_main
 from lr.engine.runner import ModelRunner
-from lr.kvcache.branch import BLOCK_SIZE, Branch
+from lr.kvcache.branch import BLOCK_SIZE
 from lr.measure.bench.gpu import least_seconds, measure_rates
 from lr.measure.bench.report import conditions, timed
 from lr.measure.report import table
-from lr.model.attention_choice import AttentionNeeds, candidates, equip
+from lr.model.attention_choice import (
+    AttentionNeeds,
+    candidates,
+    equip,
+    set_attention,
+)
 from lr.model.weights import load_model
 
 
@@ -84,14 +97,12 @@ def machine(here: Here) -> str:
     return ", ".join(facts)
 
 
-def gpu_tests(here: Here, files: Sequence[str]) -> str:
-    """`pytest -m gpu` of these files; none: of all."""
+def gpu_tests(here: Here) -> str:
+    """`pytest -m gpu`."""
     if here.small:
         raise NotHere("the tests for a GPU need one")
-    paths = [ROOT / "tests" / file for file in files]
-    if not files:
-        marked = (ROOT / "tests").rglob("test_*.py")
-        paths = [p for p in marked if "mark.gpu" in p.read_text(encoding="utf-8")]
+    marked = (ROOT / "tests").rglob("test_*.py")
+    paths = [p for p in marked if "mark.gpu" in p.read_text(encoding="utf-8")]
     command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", *map(str, paths)]
     done = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, check=False
@@ -126,9 +137,17 @@ def commanded(here: Here, words: Sequence[str]) -> None:
         raise RuntimeError(f"lr {' '.join(words)} ended with code {code}")
 
 
-def modes(here: Here, draft: str, prompt: int = 512, *, all_ways: bool = False) -> str:
+def modes(
+    here: Here,
+    draft: str,
+    prompt: int = 512,
+    *,
+    all_ways: bool = False,
+    kept: float | None = None,
+) -> str:
     """The four modes at the acceptance that the paper's Table 1 has for Qwen3 on GSM8K.
-    `all_ways`: by window and by tokens drafted ahead, in answers of 1,024 tokens."""
+    `all_ways`: by window and by tokens drafted ahead, in answers of 1,024 tokens.
+    `kept`: the share of draft steps that a verifier without a judge keeps."""
     ways = ["sd num_speculative_tokens=3"]
     for depth, k in ((3, 3), (4, 4)) if all_ways else ((3, 3),):
         lookahead = f"depth={depth} driver=overlapped"
@@ -138,12 +157,14 @@ def modes(here: Here, draft: str, prompt: int = 512, *, all_ways: bool = False) 
         "tokens": 24 if here.small else 1024 if all_ways else 320,
         "prompt": 20 if here.small else prompt,
         # 16 caches of a long prompt would not fit beside the weights.
-        "batches": "1 5" if prompt > 1000 else "1 5 16",
+        "batches": "1 5" if prompt > 1000 or kept else "1 5 16",
         "repeats": 2,
     }
     target, draft, judge = layout(here, draft, prompt)
+    if kept is not None:
+        judge = None
     words = f"--target {target} --draft {draft} --judge {judge or 'none'}".split()
-    words += f"--device {here.device} --alpha1 0.5 --alpha2 0.24".split()
+    words += f"--device {here.device} --alpha1 {kept or 0.5} --alpha2 0.24".split()
     for name, size in sizes.items():
         words += f"--{name} {size}".split()
     with tempfile.TemporaryDirectory() as folder:
@@ -166,6 +187,12 @@ def modes(here: Here, draft: str, prompt: int = 512, *, all_ways: bool = False) 
     return f"{names}: {ratios} of ar, which has kernels of its own"
 
 
+def rounding(here: Here) -> str:
+    """Greedy answers of `sd` beside those of `ar`, of a real checkpoint if one is
+    given."""
+    return compare_rounding(here, here.words[1] if here.words else None)
+
+
 def real(here: Here) -> str:
     """The modes on a real checkpoint, each data set by `lr bench step`."""
     if not here.words:
@@ -184,13 +211,16 @@ def rows(here: Here, target: str | None = None) -> str:
     name = "tiny-target" if here.small else target or layout(here, "", prompt=0)[0]
     model = load_model(f"dummy:{name}", device=here.device, dtype=here.dtype)
     needs = AttentionNeeds(here.device, here.dtype, 32, 8, 128)
-    kinds = [name for name, kind in candidates(needs) if not isinstance(kind, str)]
-    kinds = [kind for kind in kinds if kind != "sdpa"] or kinds
+    kinds = {
+        name: kind for name, kind in candidates(needs) if not isinstance(kind, str)
+    }
+    if len(kinds) > 1:
+        del kinds["sdpa"]
     first, *_, last = lengths = (20, 60) if here.small else (1000, 8000, 16000)
     forms = {"1 row": (1, 1), "5 rows": (5, 1), "5 x 5 rows": (5, 5)}
     seconds: dict[tuple[str, int, str], float] = {}
     for kind, length in product(kinds, lengths):
-        equip(model, kind)
+        set_attention(model, kinds[kind])
         runner = ModelRunner(model, num_blocks=5 * (length + 200) // BLOCK_SIZE + 10)
         for form, (branches, tokens) in forms.items():
             chosen = [long_branch(runner, length) for _ in range(branches)]
@@ -200,32 +230,15 @@ def rows(here: Here, target: str | None = None) -> str:
             for branch in chosen:
                 runner.close(branch)
         runner.end()
-    single, five, near = (seconds[kinds[0], first, form] for form in forms)
-    far = seconds[kinds[0], last, "5 x 5 rows"]
+    taken = next(iter(kinds))
+    single, five, near = (seconds[taken, first, form] for form in forms)
+    far = seconds[taken, last, "5 x 5 rows"]
     share = least_seconds(model.config, model.dtype, rates, 1, first) / single
     return (
-        f"{kinds[0]}: 1 row {share:.2f} of the limit (goal 0.85); 5 rows {five / single:.2f} "
+        f"{taken}: 1 row {share:.2f} of the limit (goal 0.85); 5 rows {five / single:.2f} "
         f"of one (goal 1.10); 5 x 5 rows at {last} {far / near:.2f} of those at {first} "
         "(goal 1.30)"
     )
-
-
-def long_branch(runner: ModelRunner, length: int) -> Branch:
-    """A branch of `length` cached tokens, whose keys and values are zero."""
-    branch = runner.open([1] * length)
-    with runner.cache.append([branch.table], [length]):
-        pass
-    return branch
-
-
-def one_pass(runner: ModelRunner, branches: Sequence[Branch], tokens: int) -> object:
-    """A pass over so many new tokens of each branch, which are forgotten again."""
-    for branch in branches:
-        branch.extend([1] * tokens)
-    logits = runner.forward(branches, "all")
-    for branch in branches:
-        runner.rewind(branch, len(branch) - tokens)
-    return logits
 
 
 def ranks(here: Here) -> str:
@@ -252,18 +265,24 @@ def ranks(here: Here) -> str:
 
 CHECKS: dict[str, tuple[Callable[[Here], str], int]] = {
     "machine": (machine, 60),
-    "graphs": (partial(gpu_tests, files=("model/test_graphs_gpu.py",)), 60),
-    "tests": (partial(gpu_tests, files=()), 200),
+    "attention": (compare_attention, 120),
+    "tests": (gpu_tests, 200),
+    "modes, 0.55 kept": (partial(modes, draft="Qwen3-0.6B", kept=0.55), 100),
+    "modes, 0.65 kept": (partial(modes, draft="Qwen3-0.6B", kept=0.65), 100),
+    "memory": (compare_memory, 60),
+    "rounding": (rounding, 90),
+    "rows 8B": (partial(rows, target="Qwen3-8B"), 60),
+    "single row": (compare_single_row, 60),
     "modes 0.6B": (partial(modes, draft="Qwen3-0.6B", all_ways=True), 300),
     "rows": (rows, 200),
-    "rows 8B": (partial(rows, target="Qwen3-8B"), 100),
     "modes at 16k": (partial(modes, draft="Qwen3-0.6B", prompt=16000), 200),
     "modes 1.7B": (partial(modes, draft="Qwen3-1.7B"), 200),
     "modes at 8k": (partial(modes, draft="Qwen3-0.6B", prompt=8000), 200),
     "ranks": (ranks, 120),
     "real": (real, 600),
 }
-"""In the order in which they run: the check, and the seconds that it may take."""
+"""In the order in which they run: the check, and the seconds that it may take. Those to
+`single row` answer what is open, in at most ten minutes."""
 
 
 # 2. Running them
@@ -300,6 +319,8 @@ def run_apart(
     command = [sys.executable, __file__, *flags, "--one", name, "--lines", str(lines)]
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = os.environ | {"PYTHONPATH": path, "HF_HUB_OFFLINE": "1"}
+    if "--small" in flags:
+        environment["TRITON_INTERPRET"] = "1"
     outcome: dict[str, Any] = {"name": name, "ok": False}
     try:
         done = subprocess.run(

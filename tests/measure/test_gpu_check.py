@@ -46,20 +46,25 @@ def test_without_cuda_it_says_so(run: Run, capsys: pytest.CaptureFixture[str]) -
 def test_tiny_sizes_run_on_the_cpu(
     run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, lines = run("--small", "--only", "machine", "rows")
+    checks = "machine", "attention", "memory", "rounding", "single row", "rows"
+    code, lines = run("--small", "--only", *checks)
     assert code == 0
-    assert outcomes(lines) == {"machine": True, "rows": True}
+    assert outcomes(lines) == dict.fromkeys(checks, True)
     assert {"date", "python", "torch"} <= lines[0].keys()
-    assert "## rows" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "## rows" in out
+    assert "| 5 x 5 rows at 20 |" in out
+    assert "likelihood" in out and "part" in out
     for name in ("tests", "real"):  # they need a GPU and a checkpoint
         assert gpu_check.run_here(name, True, None)["ok"] is None
 
 
 @pytest.mark.ci
 @pytest.mark.usefixtures("coarse_predictions", "small_peaks")
-def test_the_modes_are_timed_at_tiny_sizes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["modes 0.6B", "modes, 0.65 kept"])
+def test_the_modes_are_timed_at_tiny_sizes(tmp_path: Path, name: str) -> None:
     file = tmp_path / "lines"
-    outcome = gpu_check.run_here("modes 0.6B", True, file)
+    outcome = gpu_check.run_here(name, True, file)
     assert outcome["ok"], outcome
     lines = file.read_text()
     assert "draft tokens per token" in lines and "lr" in lines
