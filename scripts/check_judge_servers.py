@@ -19,6 +19,7 @@ import time
 from itertools import pairwise
 from math import log
 from pathlib import Path
+from typing import Any
 from urllib.error import URLError
 from urllib.request import urlopen
 
@@ -53,7 +54,7 @@ GGUF_NAMES = {
 }
 
 
-def make_model() -> tuple[Qwen2ForCausalLM, object]:
+def make_model() -> tuple[Any, Any]:
     """A model whose next token depends on the last one only, and its tokenizer."""
     tokenizer = build_tokenizer()
     SHAPE.vocab_size = len(tokenizer)
@@ -77,7 +78,7 @@ def make_model() -> tuple[Qwen2ForCausalLM, object]:
     return model.eval(), tokenizer
 
 
-def write_gguf(model: Qwen2ForCausalLM, tokenizer: object, path: Path) -> None:
+def write_gguf(model: Qwen2ForCausalLM, tokenizer: Any, path: Path) -> None:
     """The same model in the format of llama.cpp."""
     writer = gguf.GGUFWriter(path, "qwen2")
     writer.add_context_length(SHAPE.max_position_embeddings)
@@ -118,7 +119,7 @@ def describe(verdict: Verdict) -> str:
     return f"{outcome}, score {verdict.score}, {verdict.why}"
 
 
-def check(name: str, command: list[str], model: str, tokenizer: object) -> bool:
+def check(name: str, command: list[str], model: str, tokenizer: Any) -> bool:
     """Start the server, ask it, print a row for each question. Whether it accepts."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
@@ -127,7 +128,7 @@ def check(name: str, command: list[str], model: str, tokenizer: object) -> bool:
         Step(tuple(tokenizer.encode(text)), Finish.BOUNDARY)
         for text in ("So 7 + 3 = 10.", "It is 10.")
     ]
-    pair = Pair((), *steps)
+    pair = Pair((), draft=steps[0], target=steps[1])
     accepts = False
     with tempfile.TemporaryFile() as log_file:
         server = subprocess.Popen(command, stdout=log_file, stderr=log_file)

@@ -39,7 +39,7 @@ from lr.engine.readings import begin_correction, read_drafts
 from lr.engine.recorder import CacheRecorder
 from lr.engine.runner import ModelRunner, Runners, room
 from lr.engine.side import DraftPart, DraftSide, Side
-from lr.engine.worker import DraftWorker
+from lr.engine.worker import DraftWorker, Parts
 from lr.errors import OutOfBlocks, SettingError
 from lr.model.codec import Codec, require_same
 from lr.model.device import can_share_weights, is_one_gpu, own_stream
@@ -102,7 +102,7 @@ class Engine:
         token_bytes = self.codec.token_bytes
         if name is None or is_one_gpu(draft.device, self.target.device):
             self.beside = beside = replace(drafts, idle=[])
-            return DraftWorker(partial(tuple, (beside, token_bytes)), as_thread=True)
+            return DraftWorker(partial(_given, (beside, token_bytes)), as_thread=True)
         size = sum(tensor.nbytes for tensor in draft.state_dict().values())
         checkpoint = DraftCheckpoint(
             self.loader,
@@ -246,6 +246,11 @@ class Engine:
         self.end_draft()
         self.runners[Role.TARGET].end()
         self.target.close()
+
+
+def _given(parts: Parts) -> Parts:
+    """The parts of a worker that shares those here; a lambda could not be pickled."""
+    return parts
 
 
 def require_alike(answers: Sequence[Answer]) -> None:

@@ -185,7 +185,8 @@ class SheetTexts:
         return cls(texts)
 
     def decode(self, tokens: Sequence[int]) -> str:
-        return self.texts[tuple(tokens)]
+        """The text of a step; of anything else only that it has one."""
+        return self.texts.get(tuple(tokens), "?")
 
 
 def require_problems(saved: Sequence[SavedPair], path: Path) -> None:
