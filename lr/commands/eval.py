@@ -139,6 +139,7 @@ class Verify:
             ev.require_problems(entries, self.pairs)
             scorers = lab.scorers(self.signals)
             requires |= required(self.signals, scorers)
+        lab.require_vocabulary(pairs)
         pairs = lab.with_logprobs(pairs, requires)
 
         # 2. Their verdicts.

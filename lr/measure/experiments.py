@@ -142,6 +142,16 @@ class Lab:
             require(name in known, "signals", name, f"one of {', '.join(known)}")
         return {name: self.verifier_named(name) for name in signals if name in SCORES}
 
+    def require_vocabulary(self, pairs: Sequence[Pair]) -> None:
+        """Raise `SettingError` if the model, if one was loaded, cannot have written the
+        pairs."""
+        if not self._reasoners:
+            return
+        codec = self.reasoner().codec
+        largest = max(max((*pair.prefix, *pair.draft.tokens)) for pair in pairs)
+        wrote = f"the target that wrote these pairs: they have token {largest}"
+        require(largest < codec.vocab_size, "model", codec.name, wrote)
+
     def with_logprobs(self, pairs: Sequence[Pair], requires: Requires) -> list[Pair]:
         """The pairs, read by target and draft where a required log-probability is
         missing. Raises `SettingError` if the models are not those of the pairs."""
@@ -159,10 +169,7 @@ class Lab:
             lacks = f"--{'draft_' * (role == 'draft')}model: the pairs hold no log-"
             require(model is not None, role, None, f"{lacks}probabilities of it")
             bare = [read[number] for number in missing]
-            largest = max(max((*pair.prefix, *pair.draft.tokens)) for pair in bare)
-            size = model.config.vocab_size
-            fits = f"the {role} that wrote these pairs: they have token {largest}"
-            require(largest < size, f"vocabulary of the {role}", size, fits)
+            self.require_vocabulary(bare)
             runner = asked_model(model, reasoner.codec).runner
             logs = read_logprobs(runner, bare)
             for number, logprobs in zip(missing, logs, strict=True):

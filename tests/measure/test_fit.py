@@ -137,7 +137,7 @@ def test_a_fit_to_the_published_pairs_needs_no_checkpoint(tmp_path: Path) -> Non
         ("--signals mood", "mood"),
         ("--wrong 0", "wrong"),
         ("--wrong nan", "wrong"),
-        ("--signals target_root judge", "judge"),
+        ("--signals target_root judge", "tiny-target"),
     ],
 )
 def test_flags_of_a_fit_that_are_refused(
