@@ -68,6 +68,9 @@ def toy_engine(*, endless: bool = False, worker: DraftWorker | None = None) -> E
     return Engine(codec=codec, target=TARGET, draft=DRAFT, worker=worker)
 
 
+BY_CONTENT = ByContent()  # answers that are served together share it
+
+
 def ask(
     engine: Engine,
     question: str = QUESTIONS[0],
@@ -78,7 +81,7 @@ def ask(
     """An answer that is not begun: short steps, at a high temperature."""
     usual = {"max_tokens": 50, "max_step_tokens": 14, "temperature": 1.1, "mode": "lr"}
     options = make_options(**(usual | changes))
-    return Answer(engine, question, options, verifier or ByContent(), variant)
+    return Answer(engine, question, options, verifier or BY_CONTENT, variant)
 
 
 def emitted(answer: Answer) -> list[EmittedStep]:
