@@ -3,8 +3,8 @@
     pip install "transformers[serving]" "llama-cpp-python[server]" gguf
     python scripts/check_judge_servers.py
 
-The model is made here: whatever it reads, it writes "[aligned]" with probability 3/4
-and "[unaligned]" with 1/4, so the score of a server with log-probabilities is 0.75. For
+The model is made here: whatever it reads, it writes "[aligned]" with probability 0.74
+and "[u..." with 0.26, so the score of a server with log-probabilities is 0.74. For
 each server the table says what the judge made of a pair, of a name that the server does
 not know, and of no name."""
 
@@ -70,7 +70,7 @@ def make_model() -> tuple[Any, Any]:
         newline = tokenizer.encode("assistant\n")[-1]
         chain = [newline, *tokenizer.encode("[aligned]"), tokenizer.eos_token_id]
         for last, following in pairwise(chain):
-            # logit 30 for the next token, about 0 +- 4 for the others
+            # about logit 30 for the next token, 0 +- 4 for the others
             head[following] += 30 / 64 * embedding[last]
         bracket, first = chain[1:3]
         head[tokenizer.encode("u")] = (30 - log(3)) / 30 * head[first]
