@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import sqrt
+from math import nan, sqrt
 from pathlib import Path
 
 import numpy as np
@@ -120,19 +120,22 @@ def broken() -> PromptedModel:
 
 
 @pytest.mark.parametrize(
-    ("make", "named"),
+    "make",
     [
-        (lambda: judge(broken()), "tiny"),
-        (lambda: ScoreVerifier(broken()), "tiny"),
-        (
-            lambda: EmbeddingVerifier(lambda t: letters(t) * torch.nan, codec().decode),
-            "cosine",
-        ),
+        lambda: judge(broken()),
+        lambda: ScoreVerifier(broken()),
+        lambda: EmbeddingVerifier(lambda t: letters(t) * torch.nan, codec().decode),
     ],
 )
-def test_what_is_not_a_number_is_an_error(make: Make, named: str) -> None:
-    with pytest.raises(NumericalError, match=named):
+def test_what_is_not_a_number_is_an_error(make: Make) -> None:
+    with pytest.raises(NumericalError, match="finite"):
         make().judge([pair(ADD_WRONG, ADD)])
+
+
+def test_a_judge_on_a_gpu_looks_for_nan_itself() -> None:
+    """There a forward does not wait to look."""
+    with pytest.raises(NumericalError, match="tiny"):
+        judge().answered([nan, nan], nan)
 
 
 # Without a model
