@@ -22,7 +22,6 @@ from lr.measure.datasets import fingerprint, load_items
 from lr.measure.grading import Grader
 from lr.options import GenerateOptions
 from lr.spec.verifiers.base import Requires
-from lr.spec.verifiers.fitted import FREE_SIGNALS, required
 from lr.types import require
 from lr.watch.figures.plots import Curves, draw
 
@@ -75,8 +74,8 @@ class Verify:
     fit: Path | None = None
     """Also fit a verifier to the labels and write it to this file, for --verifier
     fitted:FILE."""
-    signals: tuple[str, ...] = FREE_SIGNALS
-    """The signals of the fit; see docs/verifiers.md."""
+    signals: tuple[str, ...] = ()
+    """The signals of the fit (docs/verifiers.md). None: all that ask no model."""
     wrong: float = 0.05
     """The threshold of the fit: the one that accepts most if at most this share of it
     is wrong."""
@@ -119,6 +118,7 @@ class Verify:
     def _judge(self, lab: Lab, saved: list[Any]) -> None:
         from lr.measure import fit as fitting
         from lr.measure import verifier_eval as ev
+        from lr.spec.verifiers.fitted import SIGNALS, required
 
         # 1. The pairs, the truth, the verifiers, and what these require.
         pairs = [pair for pair, _ in saved]
@@ -135,10 +135,11 @@ class Verify:
         for verifier in verifiers.values():
             requires |= verifier.requires
         scorers = {}
+        signals = self.signals or tuple(SIGNALS)
         if self.fit is not None:
             ev.require_problems(entries, self.pairs)
-            scorers = lab.scorers(self.signals)
-            requires |= required(self.signals, scorers)
+            scorers = lab.scorers(signals)
+            requires |= required(signals, scorers)
         lab.require_vocabulary(pairs)
         pairs = lab.with_logprobs(pairs, requires)
 
@@ -157,7 +158,7 @@ class Verify:
         if self.fit is not None:
             decode = texts.decode if texts else lab.reasoner().codec.decode
             fit, judged = fitting.fit_pairs(
-                self.signals, pairs, truth, problems, decode, scorers, self.wrong
+                signals, pairs, truth, problems, decode, scorers, self.wrong
             )
             results["fitted, other problems"] = (judged, None)
             facts = {"data": self.pairs.name, "command": shlex.join(sys.argv[1:])}

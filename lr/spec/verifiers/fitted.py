@@ -87,8 +87,6 @@ SIGNALS: dict[str, Signal] = {
 """The signals by name. `judge`, `embedding` and `score` are signals too: the scores of
 these verifiers."""
 SCORES = ("judge", "embedding", "score")
-FREE_SIGNALS = tuple(SIGNALS)
-"""The signals that ask no further model."""
 
 
 @dataclass(frozen=True)
