@@ -309,10 +309,6 @@ class Lookahead:
                 stream = self.target.stream.fold_in(node.index)
                 node.target = self.target.begin(node.target_branch, stream, node.limit)
                 rows.append(node.target)
-        for node in nodes:
-            if self.target.speculation and node.drafts:  # its tokens may be proposed
-                offer = self.target.speculation.drafter.offer
-                offer(node.target_branch, len(node.tokens), node.drafts[0].tokens)
         return drafting, rows
 
     def draft_limit(self, node: Node) -> int:

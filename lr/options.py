@@ -13,7 +13,7 @@ from lr.errors import SettingError
 from lr.types import SamplingParams, is_number, require, require_whole
 
 Mode = Literal["ar", "sd", "lr", "lr+sd"]
-TokenDrafter = Literal["ngram", "draft", "tree", "step"]
+TokenDrafter = Literal["ngram", "draft", "tree"]
 AcceptanceName = Literal["reject", "block", "match"]
 CouplingName = Literal["independent", "shared"]
 ScheduleName = Literal["sync", "paper", "depth"]
@@ -39,10 +39,7 @@ class GenerateOptions:
 
     drafter: TokenDrafter = "draft"
     """What proposes the next tokens in sd and lr+sd. ngram: prompt lookup. draft: the
-    draft model. tree: a token tree of the draft model. step (lr+sd only): the draft's
-    version of the same step, as far as it is written. With step, unless acceptance is
-    match or schedule is sync, the answer depends on timing; its distribution does
-    not."""
+    draft model. tree: a token tree of the draft model."""
     num_speculative_tokens: int = 6
     """The most tokens drafted ahead."""
     draft_confidence: float = 0.0
@@ -81,7 +78,7 @@ class GenerateOptions:
     late_drafts: Late = "wait"
     """Schedule depth, if a draft step is not finished when the target's is. wait: judge
     it later. reject: it counts as rejected, as in the official code; the answer then
-    depends on timing."""
+    depends on timing. No other option has this effect."""
     driver: Driver = "lockstep"
     """lockstep: draft and target alternate on one thread. overlapped: the draft runs at
     the same time in its own process. The answer is the same."""
@@ -147,11 +144,6 @@ class GenerateOptions:
         fits = self.late_drafts == "wait" or self.schedule == "depth"
         expected = f"'wait' with schedule {self.schedule!r}; only 'depth' can reject"
         require(fits, "late_drafts", self.late_drafts, expected)
-        fits = self.drafter != "step" or self.mode != "sd"
-        expected = (
-            "another drafter in mode sd: 'step' needs the draft steps of mode lr+sd"
-        )
-        require(fits, "drafter", self.drafter, expected)
         fits = self.segmenter != "fixed" or self.segment_tokens <= self.max_step_tokens
         expected = f"at most max_step_tokens = {self.max_step_tokens}: longer ones would all be cut"
         require(fits, "segment_tokens", self.segment_tokens, expected)

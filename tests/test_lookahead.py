@@ -306,7 +306,7 @@ def test_an_answer_that_ends_early_releases_everything(loop: Any) -> None:
 
 # Through `Reasoner`
 
-DRAFTERS = (None, "ngram", "draft", "tree", "step")
+DRAFTERS = (None, "ngram", "draft", "tree")
 
 
 @pytest.fixture(scope="module")
@@ -352,10 +352,6 @@ def test_the_page_emits_what_the_engine_emits(
     """Steps, origins and verdicts, with every token drafter and rule, token for token;
     with the exact verifier and rule `match` those of plain decoding."""
     config["depth"] = min(config["depth"], (6, 6, 4)[config["width"] - 1])
-    if drafter == "step" and config["schedule"] != "sync":
-        config["acceptance"] = (
-            "match"  # other rules see how far the draft has come by then
-        )
     if drafter == "tree" and config["acceptance"] == "block":
         config["acceptance"] = "reject"  # block verifies chains
     if config["acceptance"] == "block":

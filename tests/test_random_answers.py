@@ -50,11 +50,10 @@ def random_question(rng: Random, longest: int) -> str:
 
 def random_options(rng: Random) -> GenerateOptions:
     mode = rng.choice(["ar", "sd", "lr", "lr", "lr+sd", "lr+sd"])
-    drafters = ["ngram", "draft", "tree"] + ["step"] * (mode == "lr+sd")
     width = rng.choice([1, 1, 2, 3])
     settings: dict[str, Any] = {
         "mode": mode,
-        "drafter": rng.choice(drafters),
+        "drafter": rng.choice(["ngram", "draft", "tree"]),
         "depth": rng.randint(1, 4 if width == 1 else 2),
         "width": width,
         "schedule": rng.choice(["sync", "paper", "depth"]),

@@ -187,7 +187,6 @@ def test_the_context_bounds_the_answer(checkpoints: tuple[Path, Path]) -> None:
         ({"width": 4, "depth": 6}, "width"),
         ({"schedule": "soon"}, "schedule"),
         ({"schedule": "sync", "late_drafts": "reject"}, "late_drafts"),
-        ({"mode": "sd", "drafter": "step"}, "draft steps"),
         ({"max_tokens": 0}, "max_tokens"),
         ({"max_step_tokens": -1}, "max_step_tokens"),
         ({"temperature": -0.1}, "temperature"),

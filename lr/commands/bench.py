@@ -138,7 +138,6 @@ class BenchStep:
     generation: GenerateOptions = field(
         default_factory=lambda: GenerateOptions(depth=6, num_speculative_tokens=4)
     )
-    step_k: int = 20  # Tokens per round that a draft step proposes.
     only: tuple[str, ...] = ()
     """Only ar and the rows with these names or words in their names."""
     variant: tuple[str, ...] = ()
@@ -148,7 +147,7 @@ class BenchStep:
     def run(self) -> None:
         from lr.measure.bench import step
 
-        show.at_least(self, problems=1, repeats=2, step_k=1)
+        show.at_least(self, problems=1, repeats=2)
         show.require_files(json=self.json)
         ways = self._ways()
         options = self.generation
@@ -180,7 +179,7 @@ class BenchStep:
     def _ways(self) -> list[BenchWay]:
         from lr.measure.bench import step
 
-        ways = step.ways(self.generation.num_speculative_tokens, self.step_k)
+        ways = step.ways(self.generation.num_speculative_tokens)
         names = [way.name for way in ways]
         chosen = {"ar"}
         for word in self.only or ("",):

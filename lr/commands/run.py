@@ -330,8 +330,6 @@ class RunCommand:
         from lr.measure import running
 
         options = running.engine_options(mode, self.protocol, self.generation)
-        if mode == "sd" and options.drafter == "step":
-            return replace(options, drafter="ngram")
         if self.choice.variant is not None and mode == "lr":
             return replace(options, drafter="draft")  # if the variant chooses lr+sd
         return options

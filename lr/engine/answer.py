@@ -170,7 +170,6 @@ class Answer(Question):
             if node is not None and written.step is not None:
                 node.tokens += written.step.tokens
                 node.drafted = written
-                self._offer(written.node)
             self._report(messages.Drafted(written.node, written.step))
         targeted = self.target.take()
         for written in targeted:
@@ -258,9 +257,6 @@ class Answer(Question):
         stream = self.role_stream(Role.TARGET).fold_in(node.index)
         self._correcting = self._corrected_step(node, limit, stream)
         self._write_target(node, limit, stream)
-        first_child = node.child(0, self.scheduler.config.width)
-        if first_child in self.nodes:
-            self._offer(first_child)
 
     def _write_target(self, node: NodeId, limit: int, stream: Stream) -> None:
         steering = self.steering
@@ -341,17 +337,3 @@ class Answer(Question):
                 del self.judged[judged]
         if self.steering is not None:
             self.steering.decide()
-
-    def _offer(self, node: NodeId) -> None:
-        """Offer the draft step to `node`, if it is written and a first alternative, to
-        the target's drafter, which may propose its tokens in the target's version."""
-        speculation = self.target.writer.config.speculation
-        drafted = self.nodes[node].drafted
-        first = node.number % self.scheduler.config.width == 0
-        if speculation is None or drafted is None or not drafted.step or not first:
-            return
-        parent = self.parent(node)
-        if parent in self.target.branches:
-            branch = self.target.branches[parent]
-            start = len(self.nodes[parent].tokens)
-            speculation.drafter.offer(branch, start, drafted.step.tokens)

@@ -17,8 +17,8 @@ answers. A draft in a worker writes meanwhile, and the loop takes in what has ar
 On one thread, another row in a forward of the target costs little, and the forward as
 much as several of the draft. So the draft may run several steps ahead. The output does
 not depend on who shares a forward, nor on timing: draws are keyed, rows are ragged, and
-the scheduler ignores late events. The two exceptions are rejected late drafts and
-drafter "step". Read next: `answer.py`.
+the scheduler ignores late events. The one exception is `late_drafts=reject`. Read next:
+`answer.py`.
 """
 
 from __future__ import annotations

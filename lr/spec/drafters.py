@@ -1,5 +1,4 @@
-"""The drafters: chains and trees of a draft model, lookup in the text, the draft's own
-step.
+"""The drafters: chains and trees of a draft model, and lookup in the text.
 
 `lr/spec/token_sd.py` defines drafters."""
 
@@ -28,8 +27,6 @@ def make_drafter(options: GenerateOptions, setup: DrafterSetup) -> Drafter:
     coupling = Coupling(options.coupling)
     if name == "ngram":
         return LookupDrafter(options.prompt_lookup_max, options.prompt_lookup_min)
-    if name == "step":
-        return StepDrafter()
     if setup.runner is None:
         raise SettingError(f"drafter {name!r} needs a draft model in this process.")
     if name == "tree":
@@ -88,44 +85,6 @@ def earlier_end(text: bytes, n: int) -> int | None:
             return position // 8 + n
         stop = position + len(pattern) - 1
     return None
-
-
-class StepDrafter(Drafter):
-    """Proposes the draft's version of the step that the target is writing.
-
-    It does so as long as both agree token by token. Lookahead Reasoning has the draft's
-    version anyway, and the target must read its tokens for the next node. They do not
-    depend on the target's draws, so the proposal is certain, and a lossless rule keeps
-    the target's distribution. With rule "match" and coupling "shared" the two versions
-    agree for long stretches."""
-
-    name = "step"
-
-    def __init__(self) -> None:
-        self._offers: dict[Branch, tuple[int, tuple[int, ...]]] = {}
-
-    def offer(self, branch: Branch, start: int, tokens: Sequence[int]) -> None:
-        """Store the draft's version so far of the step that begins at `start` in
-        `branch`."""
-        self._offers[branch] = (start, tuple(tokens))
-
-    def propose(self, contexts: Sequence[Context], k: int) -> list[Proposal]:
-        return [self._rest(context, min(k, context.limit)) for context in contexts]
-
-    def forget(self, branches: Iterable[Branch]) -> None:
-        for branch in branches:
-            self._offers.pop(branch, None)
-
-    def _rest(self, context: Context, k: int) -> Proposal:
-        """The draft's tokens after those on which both agree.
-
-        Example: (5, 6, 7, 8) is offered from position 10 on, and the branch has 12
-        tokens. If it ends in 5 6, (7, 8) is proposed; if it ends in 5 9, nothing."""
-        start, tokens = self._offers.get(context.branch, (0, ()))
-        written = context.tokens[start:]
-        if k < 1 or not tokens or tuple(written) != tokens[: len(written)]:
-            return EMPTY
-        return Proposal.chain(tokens[len(written) : len(written) + k])
 
 
 @dataclass(eq=False)

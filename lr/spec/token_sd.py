@@ -92,11 +92,6 @@ class Drafter(ABC):
         """
         return
 
-    def offer(self, branch: Branch, start: int, tokens: Sequence[int]) -> None:
-        """Learn what the draft model has written so far of the step that starts at
-        `start`."""
-        return
-
     def forget(self, branches: Iterable[Branch]) -> None:
         """Free everything that is kept for these branches, which are closed."""
         return

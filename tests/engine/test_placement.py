@@ -56,7 +56,7 @@ def test_a_worker_thread_on_the_same_weights_answers_as_lockstep_does() -> None:
 
 SPECULATING: list[dict] = [
     {"mode": "sd", "drafter": "draft", "acceptance": "block"},
-    {"mode": "lr+sd", "drafter": "step", "acceptance": "block", "schedule": "sync"},
+    {"mode": "lr+sd", "drafter": "ngram", "acceptance": "block", "schedule": "sync"},
     {"mode": "lr+sd", "drafter": "tree", "acceptance": "reject"},
 ]
 """In the last ones the draft's steps come from a process of their own where the driver
@@ -170,7 +170,7 @@ def test_answers_do_not_depend_on_who_is_where(
     device = {"target": places[0], "draft": places[1], "judge": "cpu"}
     ways: list[dict] = [
         {"mode": "lr", "width": 2, "depth": 2},
-        {"mode": "lr+sd", "drafter": "step"},
+        {"mode": "lr+sd", "drafter": "ngram"},
         {"mode": "lr", "driver": "overlapped"},
     ]
     ways += SPECULATING

@@ -67,7 +67,6 @@ def test_together_as_alone(reasoner: Reasoner, options: dict) -> None:
         {"mode": "sd", "drafter": "tree"},
         {"mode": "lr", "depth": 2, "width": 2},
         {"mode": "lr+sd", "drafter": "draft", "detailed": True},
-        {"mode": "lr+sd", "drafter": "step"},
     ],
 )
 def test_caches_are_kept_from_answer_to_answer(options: dict) -> None:

@@ -17,7 +17,7 @@ from lr.reasoner import Reasoner
 
 
 def test_every_way_has_its_own_name_and_settings() -> None:
-    chosen = ways(3, 20)
+    chosen = ways(3)
     assert chosen[0] == BenchWay("ar", "ar")
     settings = {(way.mode, repr(sorted(way.settings.items()))) for way in chosen}
     assert len({way.name for way in chosen}) == len(settings) == len(chosen)

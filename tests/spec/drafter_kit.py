@@ -14,7 +14,6 @@ from lr.spec.acceptance import AcceptanceRule, BlockRule, MatchRule, RejectRule
 from lr.spec.drafters import (
     LookupDrafter,
     ModelDrafter,
-    StepDrafter,
     TreeDrafter,
 )
 from lr.spec.proposal import EMPTY, Proposal
@@ -60,7 +59,6 @@ DRAFTERS: dict[str, Callable[[SamplingParams], Drafter]] = {
     "tree shared": lambda s: TreeDrafter(
         runner_of(DRAFT), s, branching=(2, 2, 2), coupling=Coupling.SHARED
     ),
-    "step": lambda s: StepDrafter(),
     "stubborn": lambda s: Stubborn(),
 }
 RULES: dict[str, AcceptanceRule] = {

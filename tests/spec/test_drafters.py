@@ -19,7 +19,6 @@ from lr.spec.drafters import (
     LookupDrafter,
     ModelDrafter,
     OwnBranches,
-    StepDrafter,
     TreeDrafter,
     draft_key,
 )
@@ -164,31 +163,6 @@ def test_a_shared_tree_begins_with_the_draw_itself() -> None:
         key = question.draws.sample_key(depth)
         drawn += sample(law_after(text, sampling), [key])
     assert follow(tree, drawn).nodes == (0, 2)
-
-
-@pytest.mark.parametrize(
-    ("written", "expected"),
-    [
-        ([], (5, 6, 7, 8)),
-        ([5, 6], (7, 8)),
-        ([5, 6, 7, 8], ()),  # all of it is written
-        ([5, 9], ()),  # they have parted
-        ([5, 9, 7], ()),  # and never meet again
-        ([5, 6, 7, 8, 1], ()),
-    ],
-)
-def test_the_draft_step_is_proposed_as_long_as_the_target_agrees(
-    written: list[int], expected: tuple[int, ...]
-) -> None:
-    drafter, question = StepDrafter(), context([1] * 10 + written)
-    drafter.offer(question.branch, 10, (5, 6, 7, 8))
-    [proposal] = drafter.propose([question], 9)
-    assert proposal.tokens == expected and proposal.q is None
-    assert drafter.propose([question], 1)[0].tokens == expected[:1]
-    twin = context(question.tokens)
-    assert drafter.propose([twin], 9)[0].tokens == (), "it has no offer"
-    drafter.forget([question.branch])
-    assert drafter.propose([question], 9)[0].tokens == ()
 
 
 @pytest.mark.parametrize("name", [n for n in DRAFTERS if n != "stubborn"])

@@ -33,15 +33,13 @@ OVERLAPPED = {"driver": "overlapped"}
 NGRAM = {"drafter": "ngram"}
 
 
-def ways(k: int, step_k: int) -> list[BenchWay]:
-    """All ways, plain decoding first. `k`: tokens per draft, `step_k`: of drafter
-    "step".
+def ways(k: int) -> list[BenchWay]:
+    """All ways, plain decoding first. `k`: tokens per draft.
 
     "sync" is Algorithm 1 as printed, "paper" the paper's rolling window, the rest
     schedule "depth". Overlapped: a second process writes the draft's steps; lockstep:
     one thread alternates."""
     chain = {"drafter": "draft", "num_speculative_tokens": k}
-    step = {"drafter": "step", "num_speculative_tokens": step_k, **SHARED}
     return [
         BenchWay("ar", "ar"),
         BenchWay("sd", "sd", chain),
@@ -54,7 +52,6 @@ def ways(k: int, step_k: int) -> list[BenchWay]:
         BenchWay("lr, overlapped", "lr", OVERLAPPED),
         BenchWay("lr+sd, lockstep", "lr+sd", chain),
         BenchWay("lr+sd, overlapped", "lr+sd", {**chain, **OVERLAPPED}),
-        BenchWay("lr+sd, step, overlapped", "lr+sd", {**step, **OVERLAPPED}),
         BenchWay("lr+sd, n-gram, overlapped", "lr+sd", {**NGRAM, **OVERLAPPED}),
     ]
 
