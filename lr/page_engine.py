@@ -73,7 +73,7 @@ def require_simple(answer: Answer) -> Verifier:
     verifier = answer.verifier
     timed = options.late_drafts != "wait" or options.driver != "lockstep"
     replaced = any(
-        part.level in ("steps", "draft") and part.field != "verifier"
+        part.level == "steps" and part.field != "verifier"
         for part in answer.variant.replaced
     )
     compares = verifier.requires == Requires.TARGET_STEP

@@ -29,7 +29,7 @@ from lr.model.weights import Progress, usual_dtype
 from lr.options import GenerateOptions, make_options
 from lr.page_engine import serve_page
 from lr.result import Result
-from lr.spec.variant import DraftModel, Variant
+from lr.spec.variant import Variant
 from lr.spec.verifiers.base import Verifier
 from lr.types import require
 
@@ -67,8 +67,6 @@ class Reasoner:
     The tiny models are fastest on one CPU thread: call `torch.set_num_threads(1)`. The
     commands do; here the number belongs to your program.
     """
-
-    _drafting: tuple[DraftModel, Engine] | None = None  # of the last variant with one
 
     def __init__(
         self,
@@ -170,7 +168,7 @@ class Reasoner:
             settings = {name: changes.get(name, value) for name, value in stated}
             variant = replace(variant, settings=settings)
         return Answer(
-            self._engine_for(variant),
+            self.engine,
             question,
             options,
             self.verifier,
@@ -179,29 +177,10 @@ class Reasoner:
             serve=serve_page if engine == "page" else None,
         )
 
-    def __getstate__(self) -> dict[str, Any]:
-        """What a copy or a pickle holds: no draft of a variant, which may be anything."""
-        return self.__dict__ | {"_drafting": None}
-
-    def _engine_for(self, variant: Variant | None) -> Engine:
-        """The engine; with the variant's draft, if it has one. The last one is kept."""
-        if variant is None or variant.draft is None:
-            return self.engine
-        if self._drafting is None or self._drafting[0] != variant.draft:
-            self._forget_draft()
-            self._drafting = variant.draft, self.engine.with_draft(variant.draft)
-        return self._drafting[1]
-
-    def _forget_draft(self) -> None:
-        if self._drafting is not None:
-            self._drafting[1].end_draft()
-        self._drafting = None
-
     def close(self) -> None:
         """End the draft's process, if any, and free the answers' caches and CUDA graphs.
         Another question starts a new process and new graphs. A target that is split
         over several ranks is ended for good."""
-        self._forget_draft()
         self.engine.close()
 
     def __enter__(self) -> Reasoner:

@@ -41,12 +41,10 @@ from lr.engine.runner import ModelRunner, Runners, room
 from lr.engine.side import DraftPart, DraftSide, Side
 from lr.engine.worker import DraftWorker, Parts
 from lr.errors import OutOfBlocks, SettingError
-from lr.model.codec import Codec, require_same
+from lr.model.codec import Codec
 from lr.model.device import can_share_weights, is_one_gpu, own_stream
 from lr.model.qwen import CausalLM
 from lr.options import GenerateOptions, Mode
-from lr.spec.checks import refuse
-from lr.spec.variant import DraftModel
 from lr.spec.verifiers.base import Requires, Verifier, early_verdicts_of, verdicts_of
 from lr.spec.write import StepWriter, WriterConfig
 from lr.trace import ForwardPass, VerifierCall
@@ -70,8 +68,8 @@ class Engine:
 
     The draft's tokenizer knows only ids below `known_tokens`. `worker` writes the
     drafts of driver "overlapped"; if it is a thread, with the caches `beside`.
-    `num_blocks`: as in `Reasoner`. `loader` loads further models, of variants and
-    verifiers. `names`: those by which target, draft, judge and verifier were loaded.
+    `num_blocks`: as in `Reasoner`. `loader` loads further models, such as a
+    judge. `names`: those by which target, draft, judge and verifier were loaded.
     """
 
     codec: Codec
@@ -141,9 +139,8 @@ class Engine:
         if not answers:
             return
         require_alike(answers)
-        if answers[0].engine is not self:  # a variant's draft has an engine of its own
-            yield from answers[0].engine.serve(answers, concurrency)
-            return
+        theirs = answers[0].engine is self
+        require(theirs, "answers", "those of another reasoner", "answers of this one")
         blocks = self.cache_size(answers, concurrency)
         waiting = deque(answers)
         with ExitStack() as stack:
@@ -197,54 +194,13 @@ class Engine:
             caches.append(self.runners[Role.DRAFT])
         return caches
 
-    def with_draft(self, wanted: DraftModel) -> Engine:
-        """An engine with the same target and the draft that a variant brings."""
-        draft: Any = wanted
-        name: str | Path | None = None
-        vocab_size = known_tokens = self.codec.vocab_size
-        if isinstance(wanted, (str, Path)):
-            codec = Codec.load(wanted)
-            require_same(self.codec, codec)
-            known_tokens = codec.vocab_size
-            draft = self.loader.load(wanted, self.target.device)
-            name = wanted
-        else:
-            is_model = isinstance(wanted, CausalLM)
-            origin = draft if is_model else self.target
-            if origin.spread:  # the other ranks only ever run the whole target
-                raise SettingError(
-                    "the variant's draft is made from the target, which is spread over "
-                    "several processes; put the target on one device, or give a "
-                    "variant whose draft is a checkpoint."
-                )
-            if not is_model:
-                draft = draft(self.target)
-        fits = isinstance(draft, CausalLM)
-        if not fits or draft.config.vocab_size < vocab_size:
-            expected = f"a lr.model.qwen.CausalLM with {vocab_size} embeddings"
-            refuse("draft", wanted, draft, expected)
-        engine = replace(
-            self,
-            draft=draft,
-            known_tokens=known_tokens,
-            worker=None,
-            names={**self.names, "draft": name},
-        )
-        engine.runners[Role.TARGET] = self.runners[Role.TARGET]
-        return engine
-
-    def end_draft(self) -> None:
-        """End the draft's worker, if any, and free the draft's caches."""
-        if self.worker is not None:
-            self.worker.close()
-        for runners in (self.runners.get(Role.DRAFT), self.beside):
-            if runners is not None:
-                runners.end()
-
     def close(self) -> None:
         """End the draft's worker, if any, and free the caches with their CUDA graphs."""
-        self.end_draft()
-        self.runners[Role.TARGET].end()
+        if self.worker is not None:
+            self.worker.close()
+        for runners in (self.beside, *self.runners.values()):
+            if runners is not None:
+                runners.end()
         self.target.close()
 
 

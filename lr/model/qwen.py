@@ -9,9 +9,8 @@ Python, so no hooks. Read next: `layers.py`, `attention.py`.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -99,10 +98,6 @@ class CausalLM(Module):
             and self.device.type == "cuda"
             and self.attention.tiles is not None
         )
-
-    def twin(self) -> Self:
-        """Another model that shares all weights."""
-        return copy.copy(self)
 
     def close(self) -> None:
         """End the processes of the other ranks (`ranks.py`); here there are none."""

@@ -1,4 +1,4 @@
-"""A variant of the method: at most eight parts that replace the usual ones.
+"""A variant of the method: at most seven parts that replace the usual ones.
 
 `PARTS` is the one list of them; loading, `lr check`, headings and `docs/variants.md`
 read it. The base classes of four parts are defined here, the others beside the code
@@ -13,10 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
-from pathlib import Path
 from typing import Any, NamedTuple
-
-import torch
 
 from lr.errors import SettingError
 from lr.options import GenerateOptions, Mode, make_options
@@ -27,10 +24,6 @@ from lr.spec.verifiers.base import Pair, Verifier, check_verifier
 from lr.spec.write import Segmenter, TokenBytes
 from lr.trace import Stats, TokenRounds
 from lr.types import SamplingParams, Step
-
-DraftModel = torch.nn.Module | str | Path | Callable[[Any], Any]
-"""A variant's draft: a model, the name or folder of a checkpoint, or a function that
-makes one from the target (its first layers, a quantised copy)."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +121,6 @@ class Given(Enum):
     OBJECT = "an object"
     PER_ANSWER = "a class or a function that makes one for each answer"
     PER_STEP = "a class or a function that makes one for each step"
-    MODEL = "a model, the name of a checkpoint, or a function of the target"
 
 
 class Part(NamedTuple):
@@ -150,7 +142,6 @@ PARTS = (
     Part("step_source", StepSource, Given.OBJECT, "steps"),
     Part("drafter", Drafter, Given.PER_ANSWER, "tokens"),
     Part("rule", AcceptanceRule, Given.PER_ANSWER, "tokens"),
-    Part("draft", torch.nn.Module, Given.MODEL, "draft"),
 )
 
 
@@ -172,7 +163,6 @@ class Variant:
     step_source: StepSource | None = None
     drafter: Callable[[DrafterSetup], Drafter] | None = None
     rule: Callable[[], AcceptanceRule] | None = None
-    draft: DraftModel | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     name: str | None = None
     file: str | None = None
@@ -207,8 +197,6 @@ class Variant:
 def _check_given(part: Part, value: Any) -> None:
     if part.given is Given.OBJECT:
         fits = isinstance(value, part.base)
-    elif part.given is Given.MODEL:
-        fits = callable(value) or isinstance(value, (str, Path))
     else:
         is_object = isinstance(value, part.base) and not inspect.isclass(value)
         fits = callable(value) and not is_object
@@ -248,19 +236,14 @@ def apply_settings(
     active = {
         "steps": options.looks_ahead,
         "tokens": options.speculates,
-        "draft": options.needs_draft,
         "both": True,
     }
     idle = [part.field for part in variant.replaced if not active[part.level]]
     if idle:
-        mode = f"mode {options.mode!r}"
-        advice = "mode lr or lr+sd"
-        if variant.drafter or variant.rule:
-            advice = "mode sd or lr+sd"
-        elif idle == ["draft"] and options.speculates:
-            mode += f" with drafter {options.drafter!r}"
-            advice = "drafter draft, or mode lr"
+        for_tokens = variant.drafter or variant.rule
+        advice = "mode sd or lr+sd" if for_tokens else "mode lr or lr+sd"
         raise SettingError(
-            f"{mode} makes no use of the variant's {' and '.join(idle)}; use {advice}."
+            f"mode {options.mode!r} makes no use of the variant's "
+            f"{' and '.join(idle)}; use {advice}."
         )
     return options

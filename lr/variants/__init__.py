@@ -1,2 +1,2 @@
-"""Variants of the method, each a short file that replaces some of the eight parts in
+"""Variants of the method, each a short file that replaces some of the seven parts in
 `docs/variants.md`."""

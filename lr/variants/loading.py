@@ -29,7 +29,6 @@ from lr.variants.best_of import best_of
 from lr.variants.confidence_cascade import confidence_cascade
 from lr.variants.lossless import lossless
 from lr.variants.rsd import rsd
-from lr.variants.self_draft import quantised_draft, self_draft
 from lr.variants.specguard import specguard
 from lr.variants.specreason import specreason
 from lr.variants.token_recycling import token_recycling
@@ -45,8 +44,6 @@ VARIANTS: dict[str, Callable[..., Variant]] = {
         lossless,
         adaptive,
         token_recycling,
-        self_draft,
-        quantised_draft,
     )
 }
 """The variants that come with the package."""

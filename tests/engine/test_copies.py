@@ -16,7 +16,6 @@ from reasoner_kit import write_checkpoint
 
 from lr.errors import SettingError
 from lr.reasoner import Reasoner
-from lr.spec.variant import Variant
 from lr.variants.kit.tokens import random_runner
 
 QUESTION = "How many apples has Tom?"
@@ -41,7 +40,6 @@ USES: dict[str, dict[str, Any]] = {
     "lookahead": {"mode": "lr"},
     "both levels": {"mode": "lr+sd", "drafter": "draft"},
     "a worker": {"mode": "lr", "driver": "overlapped"},
-    "a variant's draft": {"variant": Variant(draft=lambda target: target.twin())},
 }
 
 

@@ -7,9 +7,7 @@ from __future__ import annotations
 import shutil
 import threading
 from collections.abc import Iterator
-from copy import deepcopy
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,17 +22,8 @@ from lr.errors import SettingError
 from lr.model.device import DeviceMap
 from lr.spec.variant import Variant
 from lr.spec.write import StepWriter
-from lr.variants.self_draft import first_layers
 
 QUESTION = "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many coins does Ben have?"
-
-
-def test_a_variants_checkpoint_is_loaded_by_a_process_too() -> None:
-    with Reasoner() as reasoner:
-        made = reasoner.engine.with_draft(lambda target: target)
-        loaded = reasoner.engine.with_draft("tiny-draft")
-    assert made.worker is not None and made.worker.as_thread
-    assert loaded.worker is not None and not loaded.worker.as_thread
 
 
 def test_a_worker_thread_on_the_same_weights_answers_as_lockstep_does() -> None:
@@ -112,31 +101,6 @@ def test_verifiers_read_models_in_several_processes(
             QUESTION, variant=variant, mode="lr", driver=driver, **SHORT
         )
         answers.append([(step.tokens, step.origin) for step in result.steps])
-    assert answers[0] == answers[1]
-
-
-def test_no_draft_is_made_from_a_target_in_several_processes(
-    several: tuple[Reasoner, Reasoner],
-) -> None:
-    """The other ranks would run the whole target in the draft's passes: the sums would
-    wait for each other for ever."""
-    apart, _ = several
-    first_layer = partial(first_layers, layers=1)
-    given = (first_layer, first_layer(apart.engine.target), deepcopy)
-    for draft in given:
-        with pytest.raises(SettingError, match="processes"):
-            apart.generate(QUESTION, variant=Variant(draft=draft), mode="lr", **SHORT)
-    checkpoint = apart.engine.names["draft"]  # is whole: a process can load it
-    answers = [
-        reasoner.generate(
-            QUESTION,
-            variant=Variant(draft=checkpoint),
-            mode="lr",
-            driver="overlapped",
-            **SHORT,
-        ).tokens
-        for reasoner in several
-    ]
     assert answers[0] == answers[1]
 
 

@@ -358,8 +358,6 @@ REFUSED = {
     "a_setting_of_the_wrong_type": lambda reasoner: Variant(
         Like(), settings={"depth": "4"}
     ),
-    "a_draft_that_is_not_there": lambda reasoner: Variant(draft="no-such-draft"),
-    "a_number_for_a_draft": lambda reasoner: Variant(draft=7),
 }
 
 RAISED = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import Any, ClassVar
 
 import pytest
@@ -16,10 +15,9 @@ from reasoner_kit import write_checkpoint
 from scheduler_kit import RandomScript, run_and_check
 
 from lr.errors import SettingError
-from lr.model.quantize import Int8Linear
+from lr.model.quantize import Quantised
 from lr.reasoner import Reasoner
 from lr.spec.acceptance import MatchRule
-from lr.spec.checks import VariantError
 from lr.spec.proposal import Proposal
 from lr.spec.protocol import Limits, Schedule, SchedulerConfig
 from lr.spec.segmenters import FixedSegmenter
@@ -29,7 +27,6 @@ from lr.spec.verifiers.base import Pair, Verifier
 from lr.spec.verifiers.named import RandomVerifier
 from lr.spec.write import Segmenter
 from lr.types import Origin, Verdict
-from lr.variants.self_draft import quantised_draft, self_draft
 from lr.watch.scripted import ScriptedRun, shuffled
 
 QUESTION = "How many coins does Ann have?"
@@ -57,8 +54,8 @@ def answer(reasoner: Reasoner) -> Callable[..., Any]:
     return lambda **options: reasoner.generate(QUESTION, **{**OPTIONS, **options})
 
 
-def test_there_are_eight_parts() -> None:
-    assert len(PARTS) == 8
+def test_there_are_seven_parts() -> None:
+    assert len(PARTS) == 7
     fields = set(Variant.__dataclass_fields__)
     assert {part.field for part in PARTS} == fields - {"settings", "name", "file"}
 
@@ -268,79 +265,39 @@ def test_a_rule_is_used_as_if_it_were_named(answer: Any) -> None:
     assert result.stats.target_passes == named.stats.target_passes
 
 
-# A draft of one's own
+# The target as its own draft
 
 
 @pytest.mark.parametrize("mode", ["sd", "lr"])
 @pytest.mark.parametrize("driver", ["lockstep", "overlapped"])
 @pytest.mark.parametrize(
-    ("make", "agreement"),
-    [
-        (partial(self_draft, layers=2), 1.0),
-        (partial(self_draft, layers=1), 0.0),
-        (partial(quantised_draft, weights="int8"), 0.8),
-        (partial(quantised_draft, weights="int4"), 0.2),
-    ],
+    ("draft", "agreement"),
+    [("{}", 1.0), ("int8:{}", 0.8), ("int4:{}", 0.2)],
 )
-def test_the_target_drafts_for_itself(
-    reasoner: Reasoner, answer: Any, mode: Any, driver: Any, make: Any, agreement: float
+def test_the_target_drafts_for_itself_by_name(
+    reasoner: Reasoner, mode: Any, driver: Any, draft: str, agreement: float
 ) -> None:
     """The tokens are those of plain decoding, the more of them from the draft the more
-    it is like the target; and afterwards the usual draft drafts as before."""
-    match = {"acceptance": "match", "coupling": "shared", "max_tokens": 40}
-    before = answer(mode=mode, **match)
-    result = answer(variant=make(reasoner), mode=mode, driver=driver, **match)
-    assert result.tokens == answer(mode="ar", **match).tokens
+    it is like the target; the target itself is not quantised."""
+    target = reasoner.engine.names["target"]
+    options = {**OPTIONS, "acceptance": "match", "coupling": "shared"}
+    with Reasoner(
+        target, draft.format(target), "exact", dtype=torch.float64
+    ) as drafting:
+        result = drafting.generate(
+            QUESTION, **{**options, "mode": mode, "driver": driver, "max_tokens": 40}
+        )
+        quantised = [
+            any(isinstance(module, Quantised) for module in model.modules())
+            for model in (drafting.engine.draft, drafting.engine.target)
+            if model is not None
+        ]
+    assert quantised == [draft != "{}", False]
+    plain = reasoner.generate(QUESTION, **{**options, "mode": "ar", "max_tokens": 40})
+    assert result.tokens == plain.tokens
     stats = result.stats
     rounds = stats.rounds
     if mode == "sd":
         assert rounds.tried > 0 and rounds.accepted >= agreement * rounds.tried
     elif agreement == 1:
         assert stats.accepted >= stats.judged - 1 > 0
-    after = answer(mode=mode, **match)
-    assert after.tokens == before.tokens
-    assert after.stats.draft_tokens == before.stats.draft_tokens
-
-
-@pytest.mark.parametrize("mode", ["sd", "lr"])
-@pytest.mark.parametrize("driver", ["lockstep", "overlapped"])
-def test_a_draft_may_be_a_model_or_a_checkpoint(
-    reasoner: Reasoner, answer: Any, mode: Any, driver: Any
-) -> None:
-    """Drafting with the target itself, or with its checkpoint, everything is kept."""
-    options = {"acceptance": "match", "coupling": "shared", "mode": mode}
-    target = reasoner.engine.target
-    for draft in (target, reasoner.engine.names["target"]):
-        result = answer(variant=Variant(draft=draft), driver=driver, **options)
-        assert result.tokens == answer(mode="ar").tokens
-        stats = result.stats
-        rounds = stats.rounds
-        kept = rounds.accepted >= rounds.tried > 0
-        assert kept if mode == "sd" else stats.accepted >= stats.judged - 1 > 0
-
-
-def test_a_draft_of_a_variant_is_loaded_as_the_other_models_are() -> None:
-    with Reasoner(attention="reference", dtype=torch.float64) as reasoner:
-        draft = reasoner.engine.with_draft("tiny-draft").draft
-    assert draft is not None
-    assert draft.attention.name == "reference"
-    assert draft.dtype is torch.float64
-
-
-def test_a_quantised_copy_leaves_the_target_as_it_is(reasoner: Reasoner) -> None:
-    make = quantised_draft(reasoner).draft
-    assert callable(make)
-    target = reasoner.engine.target
-    quantised = [
-        any(isinstance(module, Int8Linear) for module in model.modules())
-        for model in (make(target), target)
-    ]
-    assert quantised == [True, False]
-
-
-def test_a_draft_is_a_model(answer: Any) -> None:
-    def seven(target: Any) -> Any:
-        return 7
-
-    with pytest.raises(VariantError, match="draft"):
-        answer(variant=Variant(draft=seven))
