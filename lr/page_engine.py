@@ -77,8 +77,7 @@ def require_simple(answer: Answer) -> Verifier:
         for part in answer.variant.replaced
     )
     compares = verifier.requires == Requires.TARGET_STEP
-    unlike = verifier.chooses or verifier.judges_early
-    if not options.looks_ahead or timed or replaced or not compares or unlike:
+    if not options.looks_ahead or timed or replaced or not compares or verifier.chooses:
         raise SettingError(
             'engine "page" has mode lr or lr+sd, driver "lockstep", late_drafts "wait" and '
             "a verifier that only compares two steps; of a variant it takes verifier, "

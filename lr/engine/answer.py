@@ -15,7 +15,7 @@ engine's loop (`engine.py`); by `Engine.serve` many answers share one. Read next
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -178,7 +178,7 @@ class Answer(Question):
                 self._report(messages.Targeted(written.node, written.step))
         return bool(drafted or targeted)
 
-    def take_verdict(self, node: NodeId, verdict: Verdict | None) -> None:
+    def take_verdict(self, node: NodeId, verdict: Verdict) -> None:
         """Report the verdict on a pair, unless an earlier verdict has cancelled it."""
         pair = self.pairs.pop(node, None)
         if pair is not None:
@@ -303,9 +303,6 @@ class Answer(Question):
 
     def _pair(self, judge: messages.Judge) -> Pair:
         """What the verifier is to see of a draft step."""
-        early = self.judged.get(judge.node)
-        if early is not None:
-            return replace(early, target=judge.target)
         stream = self.role_stream(Role.TARGET).fold_in(judge.parent.index)
         drafted = self.nodes[judge.node].drafted
         assert drafted is not None, "a pair has a draft step"

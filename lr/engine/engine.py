@@ -45,10 +45,10 @@ from lr.model.codec import Codec
 from lr.model.device import can_share_weights, is_one_gpu, own_stream
 from lr.model.qwen import CausalLM
 from lr.options import GenerateOptions, Mode
-from lr.spec.verifiers.base import Requires, Verifier, early_verdicts_of, verdicts_of
+from lr.spec.verifiers.base import Requires, Verifier, verdicts_of
 from lr.spec.write import StepWriter, WriterConfig
 from lr.trace import ForwardPass, VerifierCall
-from lr.types import Role, Verdict, require
+from lr.types import Role, require
 
 ROUND = 256  # blocks; CUDA caches are rounded up, so a longer question can use cache and graphs too
 
@@ -346,20 +346,13 @@ class Loop:
 
     def _judge(self) -> bool:
         """Judge the waiting pairs of all answers in one batch, and report the verdicts
-        one by one: each may cancel others. Pairs that are judged early have a batch of
-        their own, before the others. Returns whether there were any."""
+        one by one: each may cancel others. Returns whether there were any."""
         waiting = [(answer, node) for answer in self.live for node in answer.pairs]
         if not waiting:
             return False
         verifier = self.verifier
         assert isinstance(verifier, Verifier), "nothing is drafted without one"
         compares = Requires.TARGET_STEP in verifier.requires
-        early = [
-            (answer, node)
-            for answer, node in waiting
-            if compares and answer.pairs[node].target is None
-        ]
-        waiting = early or waiting
         logits_before = {}
         if verifier.requires & READS_DRAFTS:
             sampling = bool(verifier.requires & Requires.SAMPLING_LOGPROBS)
@@ -367,14 +360,13 @@ class Loop:
         started = time.perf_counter()
         passes_before = verifier.passes
         pairs = [answer.pairs[node] for answer, node in waiting]
-        judge = early_verdicts_of if early else verdicts_of
-        verdicts: Sequence[Verdict | None] = judge(verifier, pairs)
+        verdicts = verdicts_of(verifier, pairs)
         seconds = (time.perf_counter() - started) / len(waiting)
         passes = {answer: verifier.passes - passes_before for answer, _ in waiting}
         for (answer, node), verdict in zip(waiting, verdicts, strict=True):
             call = VerifierCall(1, seconds, passes.pop(answer, 0))
             answer.trace.record(call)
-            rejects = verdict is not None and not verdict.aligned
+            rejects = not verdict.aligned
             corrects = answer.variant.corrector is None and not compares
             before = logits_before.get((answer, node))
             if rejects and corrects and before is not None and node in answer.pairs:

@@ -176,7 +176,6 @@ class Question:
             max_target_rows=options.max_target_rows,
             reject_late=options.late_drafts == "reject",
             needs_target_step=needs_target_step,
-            judges_early=verifier.judges_early,
             choose=verifier.choose if verifier.chooses else None,
         )
 

@@ -81,14 +81,12 @@ def check_names(part: str, value: object, base: type) -> None:
             refuse(part, value, f"the name {name!r}", f"{meant!r}, or a name with _")
 
 
-def check_verdicts(
-    method: object, verdicts: Any, count: int, *, early: bool = False
-) -> None:
-    """One `Verdict` of plain Python values per pair; None only for an early one."""
+def check_verdicts(method: object, verdicts: Any, count: int) -> None:
+    """One `Verdict` of plain Python values per pair."""
 
     def fits(verdict: Any) -> bool:
         if not isinstance(verdict, Verdict):
-            return early and verdict is None
+            return False
         score = verdict.score
         # No subclasses: a trace file cannot hold a numpy.float64, which is a float.
         is_number = type(score) in (int, float) and score == score

@@ -101,7 +101,7 @@ class Target:
 class Judge:
     """Compare `draft`, the step from `parent` to `node`, with `target`, the target's
     step after `parent`. Answer: `Judged`. Without `target` the draft step is judged
-    alone; if the verifier is unsure, a second `Judge` has the target's step.
+    alone.
     """
 
     node: NodeId
@@ -168,10 +168,10 @@ class Targeted:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The verdict on the draft step to `node`; None: it needs the target's step."""
+    """The verdict on the draft step to `node`."""
 
     node: NodeId
-    verdict: Verdict | None
+    verdict: Verdict
 
 
 Event = Drafted | Targeted | Judged
@@ -239,8 +239,7 @@ class SchedulerConfig:
     `depth`: g, k or D of `Schedule`; 0 (not with `paper`) is plain decoding.
     `max_target_rows` also counts draft steps that are judged alone; nodes near the root
     come first. `needs_target_step`: False if the verifier judges draft steps alone;
-    then the target writes only where none is accepted. `judges_early`: the verifier is
-    asked about a draft step alone while the target writes, and again if it is unsure.
+    then the target writes only where none is accepted.
     `choose`: `Verifier.choose`; None: the first aligned alternative.
     """
 
@@ -251,14 +250,12 @@ class SchedulerConfig:
     max_target_rows: int | None = None
     reject_late: bool = False
     needs_target_step: bool = True
-    judges_early: bool = False
     choose: Choose | None = None
 
     def __post_init__(self) -> None:
         paper = self.schedule is Schedule.PAPER
         require_whole("depth", self.depth, 1 if paper else 0)
         require_whole("width", self.width, 1)
-        assert self.needs_target_step or not self.judges_early
         if self.max_target_rows is not None:
             require_whole("max_target_rows", self.max_target_rows, 1)
         possible = self.schedule is Schedule.DEPTH and self.needs_target_step

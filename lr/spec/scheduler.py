@@ -71,7 +71,6 @@ class Node:
     limit: int  # the longest step that may follow, in tokens; 0: none
     step: Step | None = None  # the last one; None: the prompt, or not written yet
     verdict: Verdict | None = None  # on that step, which is the draft's
-    unsure: bool = False  # the verifier cannot judge that step without the target's
     target: Step | None = None  # the target's own step from here
     children: list[Node] = field(default_factory=list)  # one per alternative, in order
     # Steps may follow: the last one is written, not rejected, and leaves room.
@@ -134,10 +133,7 @@ class LookaheadScheduler:
                 node.open = step.finish is Finish.BOUNDARY and node.limit > 0
             case Targeted(_, step):
                 node.target = step
-            case Judged(_, None):
-                assert self.config.judges_early
-                node.unsure = True
-            case Judged(_, Verdict() as verdict):
+            case Judged(_, verdict):
                 self._settle(node, verdict)
         return self._advance()
 
@@ -182,7 +178,7 @@ class LookaheadScheduler:
                 if child.step is None or not self._unjudged(child):
                     continue
                 # Alone, only a cut step fails by its form: compare it with itself.
-                alone = self._judged_alone(child)
+                alone = not self.config.needs_target_step
                 target = child.step if alone else node.target
                 if target is None:
                     continue
@@ -316,6 +312,7 @@ class LookaheadScheduler:
     def _start_rows(self) -> None:
         """Begin target steps (section 3.2) and lone judgements while rows are free,
         root first."""
+        alone = not self.config.needs_target_step
         free = inf
         if self.config.max_target_rows is not None:
             free = self.config.max_target_rows - self._rows_in_work()
@@ -323,11 +320,11 @@ class LookaheadScheduler:
             if free > 0 and self._target_is_due(node):
                 free -= 1
                 self._begin(WorkKind.TARGET, node, Target(node.id, node.limit))
-            for child in node.children:
-                alone = self._judged_alone(child) and self._unjudged(child)
-                if free > 0 and alone and child.step is not None:
+            for child in node.children if alone else []:
+                step = child.step
+                if free > 0 and step is not None and self._unjudged(child):
                     free -= 1
-                    command = Judge(child.id, node.id, child.step, None)
+                    command = Judge(child.id, node.id, step, None)
                     self._begin(WorkKind.JUDGE, child, command)
 
     # What may happen at a node
@@ -352,11 +349,6 @@ class LookaheadScheduler:
             return not paper or self._level(node) < self.config.depth
         return node is self.root and all(child.released for child in node.children)
 
-    def _judged_alone(self, child: Node) -> bool:
-        """Whether the verifier gets the draft step without the target's."""
-        early = self.config.judges_early and not child.unsure
-        return early or not self.config.needs_target_step
-
     def _unjudged(self, child: Node) -> bool:
         """Whether the verifier has yet to be asked about the draft step that leads
         here."""
@@ -365,11 +357,10 @@ class LookaheadScheduler:
 
     def _rows_in_work(self) -> int:
         """Rows of the target: target steps, and draft steps that are judged alone."""
-        return sum(
-            kind is WorkKind.TARGET
-            or (kind is WorkKind.JUDGE and self._judged_alone(node))
-            for (kind, _), node in self.work.items()
-        )
+        kinds = {WorkKind.TARGET}
+        if not self.config.needs_target_step:
+            kinds.add(WorkKind.JUDGE)
+        return sum(kind in kinds for kind, _ in self.work)
 
     # Changes to the tree and to the work
 

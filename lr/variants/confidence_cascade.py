@@ -6,8 +6,10 @@ The draft scores its own step, which is cheap. If the score is in the band (low,
 the draft is unsure, and an expensive scorer (`scorers.py`) decides. Faithful: who
 decides when. Different: the measure of confidence, for which the paper gives no
 numbers; here the draft's mean log-probability per token. With scorer "judge", which
-compares with the target's step, the draft's own verdict is an early one: where it is
-sure, nobody waits for the target."""
+compares with the target's step, every verdict waits for that step, also where the draft
+is sure. This costs the time of the target's step, and a draft step that ends otherwise
+than the target's (cut, or the end of the text) is rejected unseen. With "digits" the
+target writes only after a rejection."""
 
 from __future__ import annotations
 
@@ -42,16 +44,13 @@ class Cascade(Verifier):
     def passes(self) -> int:  # type: ignore[override]  # it only counts up
         return self.cheap.passes + self.expensive.passes
 
-    def judge_early(self, pairs: Sequence[Pair]) -> list[Verdict | None]:
-        return [
+    def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
+        cheap = [
             None
             if verdict.score is None or self.low < verdict.score < self.high
             else replace(verdict, aligned=verdict.score > self.low)
             for verdict in verdicts_of(self.cheap, pairs)
         ]
-
-    def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        cheap = self.judge_early(pairs)
         unsure = [pair for pair, sure in zip(pairs, cheap, strict=True) if sure is None]
         expensive = iter(verdicts_of(self.expensive, unsure))
         return [verdict or next(expensive) for verdict in cheap]

@@ -62,9 +62,8 @@ class Script(Protocol):
     def target(self, prefix: Prefix) -> Step:
         """The target's next step."""
 
-    def judge(self, prefix: Prefix, draft: Step, target: Step | None) -> Verdict | None:
-        """The verdict on a pair. `target` None: on the draft step alone; then None means
-        that it needs the target's step."""
+    def judge(self, prefix: Prefix, draft: Step, target: Step | None) -> Verdict:
+        """The verdict on a pair. `target` None: on the draft step alone."""
 
 
 def oldest(work: Sequence[Work]) -> int:

@@ -113,8 +113,6 @@ def say(record: Record) -> str:
             )
         case Targeted(node, step):
             return f"the target wrote {words(step)} (its own step after {node})"
-        case Judged(node, None):
-            return f"the verdict on {node} has to wait for the target's step"
         case Judged(node, Verdict(aligned, why)):
             return (
                 f"verdict on {node}: {'aligned' if aligned else 'not aligned'} ({why})"

@@ -46,7 +46,6 @@ class RandomScript:
     eos: float = 0.1
     cut: float = 0.1
     fails: float = 0.05
-    unsure: float = 0.0  # of early verdicts
 
     def _chance(self, *key: object) -> random.Random:
         return random.Random(repr((self.seed, *key)))
@@ -66,10 +65,8 @@ class RandomScript:
     def target(self, prefix: Prefix) -> Step:
         return self._step("target", prefix)
 
-    def judge(self, prefix: Prefix, draft: Step, target: Step | None) -> Verdict | None:
+    def judge(self, prefix: Prefix, draft: Step, target: Step | None) -> Verdict:
         chance = self._chance("judge", prefix, draft, target)
-        if target is None and chance.random() < self.unsure:
-            return None
         return Verdict(chance.random() < self.aligned, f"a coin, {chance.random():.3f}")
 
 
@@ -138,13 +135,9 @@ def oracle(script: Script, config: SchedulerConfig) -> Expected:
 def _verdict(
     script: Script, config: SchedulerConfig, prefix: Prefix, draft: Step, target: Step
 ) -> Verdict:
-    verdict = None
-    if config.judges_early or not config.needs_target_step:
-        verdict = verdict_by_form(draft, draft) or script.judge(prefix, draft, None)
-    verdict = verdict or verdict_by_form(draft, target)
-    verdict = verdict or script.judge(prefix, draft, target)
-    assert verdict is not None
-    return verdict
+    if not config.needs_target_step:
+        return verdict_by_form(draft, draft) or script.judge(prefix, draft, None)
+    return verdict_by_form(draft, target) or script.judge(prefix, draft, target)
 
 
 class Clerk:
@@ -189,9 +182,6 @@ class Clerk:
                 self._begin(Work(WorkKind.JUDGE, node), parent)
                 self.alone.add(Work(WorkKind.JUDGE, node))
             case Judge(node, parent):
-                # Judged early before, and the verifier was unsure.
-                self.alone.discard(Work(WorkKind.JUDGE, node))
-                self.ended.discard(Work(WorkKind.JUDGE, node))
                 self._begin(Work(WorkKind.JUDGE, node), parent)
             case Cancel(work):
                 self._end(work)

@@ -24,7 +24,6 @@ scripts = st.builds(
     eos=chances,
     cut=chances,
     fails=chances,
-    unsure=st.sampled_from([0.0, 0.5, 1.0]),
 )
 limits = st.builds(
     Limits,
@@ -38,7 +37,7 @@ limits = st.builds(
 def configs(draw: st.DrawFn) -> SchedulerConfig:
     schedule = draw(st.sampled_from(Schedule))
     width = draw(st.sampled_from([1, 1, 2, 3]))
-    compares, early = draw(st.sampled_from([(1, 0), (1, 0), (1, 1), (0, 0)]))
+    compares = draw(st.sampled_from([True, True, True, False]))
     return SchedulerConfig(
         limits=draw(limits),
         schedule=schedule,
@@ -47,8 +46,7 @@ def configs(draw: st.DrawFn) -> SchedulerConfig:
         ),
         width=width,
         max_target_rows=draw(st.one_of(st.none(), st.integers(1, 6))),
-        needs_target_step=bool(compares),
-        judges_early=bool(early),
+        needs_target_step=compares,
         choose=draw(st.sampled_from([None, last_aligned])),
     )
 
@@ -61,8 +59,6 @@ def test_any_order_gives_what_the_oracle_says(
     """Same steps, same origins, same verdicts, same survivors; the books are checked on
     the way, stale events thrown in.
     """
-    if not config.judges_early:
-        script = replace(script, unsure=0.0)
     expected = oracle(script, config)
     for order in (oldest, newest, shuffled(seed), shuffled(seed + 1)):
         run = ScriptedRun(config, script, order)

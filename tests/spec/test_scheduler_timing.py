@@ -13,25 +13,15 @@ from typing import Any
 import pytest
 
 from lr.spec.protocol import Limits, Schedule, SchedulerConfig
-from lr.types import Step, Verdict
-from lr.watch.scripted import Prefix, ScriptedRun, TextScript, text_of
+from lr.watch.scripted import ScriptedRun, TextScript, text_of
 
 SYNC, PAPER, DEPTH = Schedule
-
-
-class Doubtful(TextScript):
-    """Without the target's step nothing is sure about a draft step with "?"."""
-
-    def judge(self, prefix: Prefix, draft: Step, target: Step | None) -> Verdict | None:
-        if target is None and "?" in text_of(draft):
-            return None
-        return super().judge(prefix, draft, target)
 
 
 def run_of(
     targets: str, drafts: str, schedule: Schedule, depth: int, **settings: Any
 ) -> ScriptedRun:
-    script = Doubtful(targets.split(), drafts.split())
+    script = TextScript(targets.split(), drafts.split())
     limits = Limits(100, settings.pop("longest", 100))
     config = SchedulerConfig(limits, schedule, depth, **settings)
     return ScriptedRun(config, script)
@@ -172,20 +162,6 @@ CASES = [
         judge 0:2 -> judge 0:1
         judge 0:1 -> target 0:1""",
         "A.", {"needs_target_step": False},
-    ),
-    Case(
-        "an early verdict accepts while the target writes, or leaves its step to come",
-        "a. x. c?. d$", "A. B. C?. D$", DEPTH, 1,
-        """start -> draft 0:1, target 0:0
-        draft 0:1 -> judge 0:1, target 0:0, target 0:1
-        judge 0:1 -> draft 0:2, target 0:1
-        draft 0:2 -> judge 0:2, target 0:1, target 0:2
-        judge 0:2 -> target 0:1
-        target 0:1 -> draft 2:3, target 2:2
-        draft 2:3 -> judge 2:3, target 2:2, target 2:3
-        judge 2:3 -> target 2:2, target 2:3
-        target 2:2 -> judge 2:3, target 2:3""",
-        "A. x.", {"judges_early": True},
     ),
     Case(
         "a pair that needs no verifier is decided at once: the target's step was cut",

@@ -92,15 +92,6 @@ def likelier_than_drawn(pair):
     return sum(p - q for p, q in logs) > -1
 
 
-def early(judge_early):
-    """A verifier that compares steps, and judges some pairs early."""
-    return verdicts(
-        lambda pair: Verdict(pair.draft == pair.target_step, "equal"),
-        Requires.TARGET_STEP,
-        judge_early=lambda self, pairs: [judge_early(pair) for pair in pairs],
-    )
-
-
 def chooser(choose, verdict=None):
     variant = verdicts(
         verdict or Like().verdict,
@@ -284,15 +275,7 @@ REFUSED = {
     ),
     "a_score_that_is_not_a_number": lambda reasoner: scores(lambda pair: NAN),
     "a_tensor_for_a_bool": lambda reasoner: accepts(lambda pair: torch.tensor(1.0) > 0),
-    "a_misspelt_early_pass": lambda reasoner: verifier(
-        requires=Requires.TARGET_STEP, judge_erly=Like.judge
-    ),
-    "an_early_verdict_that_is_no_verdict": lambda reasoner: early(
-        lambda pair: len(pair.prefix) % 2
-    ),
-    "an_early_pass_that_needs_the_target_step": lambda reasoner: early(
-        lambda pair: Verdict(pair.draft == pair.target_step, "early")
-    ),
+    "a_misspelt_choice": lambda reasoner: verifier(chose=Like.judge),
     # choices
     "a_choice_that_is_not_aligned": lambda reasoner: chooser(
         lambda verdicts: 0, lambda pair: Verdict(False, "x", 1.0)
@@ -392,9 +375,6 @@ BROKEN = {
     "the_wall_clock": lambda reasoner: accepts(lambda pair: ticks(1000) % 2 == 0),
     "a_global_generator": lambda reasoner: accepts(lambda pair: random.random() < 0.5),
     "the_pairs_are_kept": lambda reasoner: verdicts(keep_the_pair),
-    "an_early_verdict_that_judge_does_not_give": lambda reasoner: early(
-        lambda pair: Verdict(len(pair.draft.tokens) > 4, "early")
-    ),
     "a_choice_by_the_clock": lambda reasoner: chooser(by_the_clock),
     # controllers, correctors and segmenters
     "a_depth_by_the_clock": lambda reasoner: controller(

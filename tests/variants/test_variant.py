@@ -23,10 +23,9 @@ from lr.spec.protocol import Limits, Schedule, SchedulerConfig
 from lr.spec.segmenters import FixedSegmenter
 from lr.spec.token_sd import Context, Drafter, DrafterSetup
 from lr.spec.variant import PARTS, Controller, Progress, StepSource, Variant
-from lr.spec.verifiers.base import Pair, Verifier
 from lr.spec.verifiers.named import RandomVerifier
 from lr.spec.write import Segmenter
-from lr.types import Origin, Verdict
+from lr.types import Origin
 from lr.watch.scripted import ScriptedRun, shuffled
 
 QUESTION = "How many coins does Ann have?"
@@ -134,55 +133,10 @@ def test_a_step_source_writes_drafts_and_the_model_the_others(
     assert {step.origin for step in result.steps[:half]} == {Origin.ACCEPTED}
 
 
-class Early(Verifier):
-    """Accepts or rejects early by the sum of the tokens; else compares later."""
-
-    name = "early"
-
-    def verdict(self, pair: Pair) -> Verdict | None:
-        kind = sum(pair.draft.tokens) % 4
-        return None if kind == 0 else Verdict(kind > 1, "early")
-
-    def judge_early(self, pairs: Sequence[Pair]) -> list[Verdict | None]:
-        assert all(pair.target is None for pair in pairs)
-        return [self.verdict(pair) for pair in pairs]
-
-    def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        late = [
-            Verdict(sum(p.draft.tokens + p.target_step.tokens) % 3 == 0, "late")
-            for p in pairs
-        ]
-        return [
-            self.verdict(pair) or verdict
-            for pair, verdict in zip(pairs, late, strict=True)
-        ]
-
-
-class Patient(Early):
-    """Gives the same verdicts, once the target's step is there."""
-
-    def judge_early(self, pairs: Sequence[Pair]) -> list[Verdict | None]:
-        return [None] * len(pairs)
-
-
-@pytest.mark.parametrize("driver", ["lockstep", "overlapped"])
-@pytest.mark.parametrize("schedule", ["paper", "depth"])
-def test_early_verdicts_change_no_step_and_save_target_passes(
-    answer: Any, schedule: str, driver: str
-) -> None:
-    options = {"schedule": schedule, "depth": 3, "driver": driver}
-    early = answer(variant=Variant(Early()), **options)
-    patient = answer(variant=Variant(Patient()), **options)
-    assert early.tokens == patient.tokens
-    reasons = {step.verdict.why for step in early.steps if step.verdict}
-    assert reasons == {"early", "late"}
-    assert early.stats.target_tokens < patient.stats.target_tokens
-
-
-def test_the_page_refuses_early_verdicts_and_step_sources(answer: Any) -> None:
-    for variant in (Variant(Early()), Variant(step_source=Recorded((), 0))):
-        with pytest.raises(SettingError, match="page"):
-            answer(variant=variant, engine="page", mode="lr")
+def test_the_page_refuses_step_sources(answer: Any) -> None:
+    variant = Variant(step_source=Recorded((), 0))
+    with pytest.raises(SettingError, match="page"):
+        answer(variant=variant, engine="page", mode="lr")
 
 
 @settings(max_examples=200, deadline=None)

@@ -112,14 +112,6 @@ class Verifier(ABC):
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
         """One verdict per pair, in order, each independent of the other pairs."""
 
-    def judge_early(self, pairs: Sequence[Pair]) -> list[Verdict | None]:
-        """The verdicts of `judge` on pairs whose target step is not written yet; None
-        where the verdict needs it. Asked before `judge`, while the target writes: an
-        accepted step need not wait for the target, a rejected one has its correction
-        begun.
-        """
-        return [None] * len(pairs)
-
     def choose(self, drafts: Sequence[Step], verdicts: Sequence[Verdict]) -> int | None:
         """The index of the alternative to accept, which must be aligned; None: emit the
         target's step. Asked once all alternatives have verdicts, unless a verifier
@@ -128,12 +120,6 @@ class Verifier(ABC):
         """
         aligned = (j for j, verdict in enumerate(verdicts) if verdict.aligned)
         return next(aligned, None)
-
-    @property
-    def judges_early(self) -> bool:
-        """Whether it compares steps, and can do without the target's sometimes."""
-        defines = type(self).judge_early is not Verifier.judge_early
-        return defines and Requires.TARGET_STEP in self.requires
 
     @property
     def chooses(self) -> bool:
@@ -211,13 +197,4 @@ def verdicts_of(verifier: Verifier, pairs: Sequence[Pair]) -> list[Verdict]:
         return []
     verdicts: list[Verdict] = verifier.judge(pairs)
     check_verdicts(verifier.judge, verdicts, len(pairs))
-    return verdicts
-
-
-def early_verdicts_of(
-    verifier: Verifier, pairs: Sequence[Pair]
-) -> list[Verdict | None]:
-    """The verifier's early verdicts, checked."""
-    verdicts: list[Verdict | None] = verifier.judge_early(pairs)
-    check_verdicts(verifier.judge_early, verdicts, len(pairs), early=True)
     return verdicts

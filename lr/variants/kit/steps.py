@@ -21,7 +21,6 @@ from lr.spec.verifiers.base import (
     Pair,
     Requires,
     Verifier,
-    early_verdicts_of,
     verdicts_of,
 )
 from lr.spec.write import Segmenter, TokenBytes
@@ -109,10 +108,9 @@ def check_verifier(findings: Findings, anew: Callable[[], Verifier]) -> None:
     def judge(verifier: Verifier, pair: Pair) -> Verdict:
         return verdicts_of(verifier, [pair])[0]
 
-    def compare(verdicts: Sequence[Verdict | None], statement: str) -> None:
+    def compare(verdicts: Sequence[Verdict], statement: str) -> None:
         for first, verdict in zip(alone, verdicts, strict=True):
-            same = verdict is None or alike(first, verdict)
-            findings.must(same, statement, f"{verdict} and {first}")
+            findings.must(alike(first, verdict), statement, f"{verdict} and {first}")
 
     verifier = anew()
     full = random_pairs(24)
@@ -129,12 +127,6 @@ def check_verifier(findings: Findings, anew: Callable[[], Verifier]) -> None:
         [judge(anew(), pair) for pair in full],
         "a pair that holds more than `requires` names gets the same verdict",
     )
-    if verifier.judges_early:
-        bare = [replace(pair, target=None) for pair in pairs[::-1]]
-        early = early_verdicts_of(anew(), bare)[::-1]
-        compare(early, "an early verdict is the one that `judge` gives")
-        if not any(early):
-            findings.remarks.append("judge_early is never sure")
     same_everywhere(findings, anew, choose, random_alternatives())
 
     new = reduced(random_pairs(40, seed=1), verifier.requires)

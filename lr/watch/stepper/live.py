@@ -39,7 +39,7 @@ class SteppedAnswer(Answer):
 
     forced: dict[str, bool]
 
-    def take_verdict(self, node: NodeId, verdict: Verdict | None) -> None:
+    def take_verdict(self, node: NodeId, verdict: Verdict) -> None:
         super().take_verdict(node, verdict_of(self.forced, str(node), verdict))
 
 

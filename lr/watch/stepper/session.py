@@ -154,14 +154,10 @@ class ScriptSource(Source):
         return copy.deepcopy(self)
 
 
-def verdict_of(
-    forced: Mapping[str, bool], node: str, verdict: Verdict | None
-) -> Verdict | None:
+def verdict_of(forced: Mapping[str, bool], node: str, verdict: Verdict) -> Verdict:
     """The verdict on a node: the forced one, or the verifier's own."""
     if node not in forced:
         return verdict
-    if verdict is None:
-        return Verdict(forced[node], FORCED)
     word = "aligned" if verdict.aligned else "not aligned"
     reason = f"{FORCED}; else {word}: {verdict.why}"
     return replace(verdict, aligned=forced[node], why=reason)
