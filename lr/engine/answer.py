@@ -21,15 +21,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from lr.engine.question import Question
 from lr.engine.side import DraftPart, Side, SourcedDraft, Written
-from lr.engine.steering import CorrectedStep, Steering
+from lr.engine.steering import Steering
 from lr.options import GenerateOptions
 from lr.result import AnswerStep, Result, whole_characters
-from lr.rng import Stream
 from lr.spec import protocol as messages
 from lr.spec.checks import check_step
 from lr.spec.protocol import NodeId, WorkKind
 from lr.spec.scheduler import LookaheadScheduler
-from lr.spec.variant import Correction, Variant
+from lr.spec.variant import Variant
 from lr.spec.verifiers.base import Pair, Verifier
 from lr.trace import Trace
 from lr.types import EmittedStep, Role, Verdict, require
@@ -58,8 +57,8 @@ class Answer(Question):
     than the engine's. `stopped`: set it to end the answer after the steps so far.
 
     `pairs`: draft steps that wait for the verifier, by the node that they lead to.
-    `judged`: those that have a verdict. `emitted`: the scheduler's steps; `steps` are
-    those of them that were handed over, with their text.
+    `emitted`: the scheduler's steps; `steps` are those of them that were handed over,
+    with their text.
     """
 
     def __init__(
@@ -85,9 +84,7 @@ class Answer(Question):
         self.draft: DraftPart | None = None
         self.nodes: dict[NodeId, AnswerNode] = {}
         self.pairs: dict[NodeId, Pair] = {}
-        self.judged: dict[NodeId, Pair] = {}
         self.emitted: list[EmittedStep] = []
-        self._correcting: CorrectedStep | None = None
         self.scheduler = LookaheadScheduler(self.scheduler_config())
         self.steering: Steering | None = None
         controller = self.variant.make("controller")
@@ -174,15 +171,12 @@ class Answer(Question):
         targeted = self.target.take()
         for written in targeted:
             assert written.step is not None, "only a draft step is given up"
-            if self._keeps(written):
-                self._report(messages.Targeted(written.node, written.step))
+            self._report(messages.Targeted(written.node, written.step))
         return bool(drafted or targeted)
 
     def take_verdict(self, node: NodeId, verdict: Verdict) -> None:
         """Report the verdict on a pair, unless an earlier verdict has cancelled it."""
-        pair = self.pairs.pop(node, None)
-        if pair is not None:
-            self.judged[node] = pair
+        if self.pairs.pop(node, None) is not None:
             self._report(messages.Judged(node, verdict))
 
     def end(self) -> None:
@@ -255,10 +249,6 @@ class Answer(Question):
     def _begin_target(self, node: NodeId, limit: int) -> None:
         self.fork_target(node)
         stream = self.role_stream(Role.TARGET).fold_in(node.index)
-        self._correcting = self._corrected_step(node, limit, stream)
-        self._write_target(node, limit, stream)
-
-    def _write_target(self, node: NodeId, limit: int, stream: Stream) -> None:
         steering = self.steering
         self.target.write(
             node,
@@ -268,38 +258,6 @@ class Answer(Question):
             begun=self.nodes[node].begun,
             max_draft_tokens=None if steering is None else steering.max_draft_tokens,
         )
-
-    def _corrected_step(
-        self, node: NodeId, limit: int, stream: Stream
-    ) -> CorrectedStep | None:
-        """The step that the target is to write under the variant's corrector; None if
-        there is none, or the step replaces no rejected draft step."""
-        root = self.scheduler.root
-        replaces = root.id == node and any(child.verdict for child in root.children)
-        if self.variant.corrector is None or not replaces:
-            return None
-        rejected = [self.judged.get(child.id) for child in root.children]
-        correction = Correction(
-            prefix=self.nodes[node].tokens,
-            rejected=tuple(pair for pair in rejected if pair is not None),
-            sampling=self.sampling,
-            prompt=len(self.prompt),
-        )
-        return CorrectedStep(self.variant.corrector, correction, limit, stream)
-
-    def _keeps(self, written: Written) -> bool:
-        """Whether to keep a step of the target. If not, it has begun to write
-        another."""
-        corrected = self._correcting
-        if corrected is None or written.node != self.scheduler.root.id:
-            return True
-        assert written.step is not None, "only a draft step is given up"
-        if corrected.keeps(written.step, written.sampling_logprobs):
-            self._correcting = None
-            return True
-        self.target.rewind(written.node, len(corrected.correction.prefix))
-        self._write_target(written.node, corrected.limit, corrected.draws())
-        return False
 
     def _pair(self, judge: messages.Judge) -> Pair:
         """What the verifier is to see of a draft step."""
@@ -311,7 +269,6 @@ class Answer(Question):
             draft=judge.draft,
             target=judge.target,
             draft_logprobs=drafted.logprobs,
-            draft_sampling=drafted.sampling_logprobs,
             stream=stream.fold_in("verdict", judge.node.number),
             index=judge.parent.index,
             prompt=len(self.prompt),
@@ -329,8 +286,5 @@ class Answer(Question):
             tokens = command.emitted.step.tokens
             self.nodes[root] = AnswerNode(self.nodes.pop(node).tokens + tokens)
             self.target.rename(node, root)
-        for judged in list(self.judged):  # only those below the root still count
-            if root is None or judged.stem != root.stem or judged.index <= root.index:
-                del self.judged[judged]
         if self.steering is not None:
             self.steering.decide()

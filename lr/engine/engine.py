@@ -34,7 +34,6 @@ from typing import Any
 
 from lr.engine.answer import Answer, Steps
 from lr.engine.loading import DraftCheckpoint, Loader
-from lr.engine.question import READS_DRAFTS
 from lr.engine.readings import begin_correction, read_drafts
 from lr.engine.recorder import CacheRecorder
 from lr.engine.runner import ModelRunner, Runners, room
@@ -354,9 +353,8 @@ class Loop:
         assert isinstance(verifier, Verifier), "nothing is drafted without one"
         compares = Requires.TARGET_STEP in verifier.requires
         logits_before = {}
-        if verifier.requires & READS_DRAFTS:
-            sampling = bool(verifier.requires & Requires.SAMPLING_LOGPROBS)
-            logits_before = read_drafts(waiting, sampling=sampling)
+        if Requires.TARGET_LOGPROBS in verifier.requires:
+            logits_before = read_drafts(waiting)
         started = time.perf_counter()
         passes_before = verifier.passes
         pairs = [answer.pairs[node] for answer, node in waiting]
@@ -366,10 +364,9 @@ class Loop:
         for (answer, node), verdict in zip(waiting, verdicts, strict=True):
             call = VerifierCall(1, seconds, passes.pop(answer, 0))
             answer.trace.record(call)
-            rejects = not verdict.aligned
-            corrects = answer.variant.corrector is None and not compares
+            corrects = not (verdict.aligned or compares)
             before = logits_before.get((answer, node))
-            if rejects and corrects and before is not None and node in answer.pairs:
+            if corrects and before is not None and node in answer.pairs:
                 begin_correction(answer, node, before)
             answer.take_verdict(node, verdict)
         return True

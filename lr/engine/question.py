@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from lr.engine.engine import Engine
 
 LONGEST_ANSWER = 32768  # tokens, if `max_tokens` is not given
-READS_DRAFTS = Requires.TARGET_LOGPROBS | Requires.SAMPLING_LOGPROBS
-"""What a verifier may require that makes the target read draft steps."""
 
 
 class Question:
@@ -64,7 +62,7 @@ class Question:
         self.blocks = num_kv_blocks_needed(
             self.options,
             len(self.prompt) + self.limits.max_tokens,
-            reads=bool(self.requires & READS_DRAFTS),
+            reads=bool(self.requires & Requires.TARGET_LOGPROBS),
         )
 
     @property
@@ -107,19 +105,9 @@ class Question:
         is_draft = role is Role.DRAFT
         floor = options.draft_floor if is_draft else None
         reads_draft = is_draft and bool(self.requires & Requires.DRAFT_LOGPROBS)
-        keeps_sampling = (
-            bool(self.requires & Requires.SAMPLING_LOGPROBS)
-            if is_draft
-            else self.variant.corrector is not None
-        )
         speculation = None
         if options.speculates:
             speculation = self.token_speculation(role, draft_runner)
-        if keeps_sampling and speculation is not None:
-            raise SettingError(
-                f"mode {options.mode!r} drafts the {role.value}'s tokens; variant or verifier need "
-                "their log-probabilities, which are not kept then; use mode 'lr'."
-            )
         return WriterConfig(
             role=role,
             sampling=self.sampling,
@@ -127,7 +115,6 @@ class Question:
             segmenter=self.segmenter(),
             speculation=speculation,
             keeps_logprobs=reads_draft or floor is not None,
-            keeps_sampling=keeps_sampling,
             floor=floor,
         )
 
@@ -163,11 +150,6 @@ class Question:
         if not options.looks_ahead:
             return SchedulerConfig(self.limits, depth=0)
         needs_target_step = bool(verifier.requires & Requires.TARGET_STEP)
-        if self.variant.corrector and needs_target_step:
-            raise SettingError(
-                "the variant has a corrector, so it needs a verifier that needs no target step "
-                '(requires without Requires.TARGET_STEP), such as "likelihood".'
-            )
         return SchedulerConfig(
             limits=self.limits,
             schedule=Schedule(options.schedule),

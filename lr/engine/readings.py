@@ -1,5 +1,5 @@
 """The target reads draft steps, for verifiers that require its log-probabilities of
-them (`Requires.TARGET_LOGPROBS`, `SAMPLING_LOGPROBS`)."""
+them (`Requires.TARGET_LOGPROBS`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lr.kvcache.branch import Branch, common_length
 from lr.spec.protocol import NodeId
-from lr.spec.sampling import distribution, draw, step_logprobs
+from lr.spec.sampling import draw, step_logprobs
 from lr.types import Role
 
 if TYPE_CHECKING:
@@ -19,13 +19,12 @@ if TYPE_CHECKING:
 
 
 def read_drafts(
-    waiting: Sequence[tuple[Answer, NodeId]], *, sampling: bool = False
+    waiting: Sequence[tuple[Answer, NodeId]],
 ) -> dict[tuple[Answer, NodeId], Tensor]:
     """Let the target read draft steps that it has not read yet, and store the results
     in the pairs. Returns the logits [t, v] before each token of these steps.
 
-    This is one forward, the prefill that the target must do anyway. `sampling`: also
-    store the log-probabilities under the sampling distribution.
+    This is one forward, the prefill that the target must do anyway.
 
     Example: the prefix ends in "x", the draft step is "a b c". The forward reads x a b
     c. The logits after x, a, b are those of a, b, c. Then the branch is cut back by one,
@@ -63,15 +62,7 @@ def read_drafts(
         else:  # keep the branch: the tokens are computed
             answer.target.adopt(node, branch)
         before = logits[-len(tokens) - 1 : -1]  # [t, v]
-        target_sampling = None
-        if sampling:
-            probs = distribution(before, answer.sampling)  # [t, v]
-            target_sampling = step_logprobs(probs.log(), tokens)
-        answer.pairs[node] = replace(
-            pair,
-            logprobs=step_logprobs(before, tokens),
-            target_sampling=target_sampling,
-        )
+        answer.pairs[node] = replace(pair, logprobs=step_logprobs(before, tokens))
         logits_before[answer, node] = before
     return logits_before
 

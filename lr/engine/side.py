@@ -45,13 +45,11 @@ from lr.types import Finish, Step
 
 class Written(NamedTuple):
     """A finished step (None: given up), the node at whose branch it was written and, if
-    they are kept, its tokens' log-probabilities under the raw logits and under the
-    sampling distribution."""
+    they are kept, its tokens' log-probabilities under the raw logits."""
 
     node: NodeId
     step: Step | None
     logprobs: tuple[float, ...] = ()
-    sampling_logprobs: tuple[float, ...] = ()
 
 
 @dataclass(eq=False)
@@ -121,9 +119,8 @@ class Side:
         for node, job in list(self.jobs.items()):
             if job.finish is not None:
                 del self.jobs[node]
-                logprobs = tuple(job.logprobs), tuple(job.sampling_logprobs)
                 step = None if job.given_up else job.step
-                written.append(Written(node, step, *logprobs))
+                written.append(Written(node, step, tuple(job.logprobs)))
         return written
 
     def cancel(self, node: NodeId) -> None:
@@ -131,14 +128,6 @@ class Side:
         job = self.jobs.pop(node, None)
         if job is not None:
             self.writer.cancel(job)
-
-    def rewind(self, node: NodeId, length: int) -> None:
-        """Cut the branch of `node` to its first `length` tokens, the last of them
-        uncomputed."""
-        branch = self.branches[node]
-        last = branch.tokens[length - 1]
-        self.writer.runner.rewind(branch, length - 1)
-        branch.append(last)
 
     def rename(self, old: NodeId, new: NodeId, tokens: Sequence[int] = ()) -> None:
         """Give the branch of `old`, followed by `tokens`, to `new`."""

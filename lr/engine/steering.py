@@ -1,59 +1,14 @@
-"""Two parts of a variant during an answer: its corrector and its controller.
-`lr/spec/variant.py` defines both."""
+"""A variant's controller during an answer. `lr/spec/variant.py` defines it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from lr.rng import Stream, uniform
-from lr.spec.checks import VariantError, check_bool, check_number
+from lr.spec.checks import check_number
 from lr.spec.protocol import Schedule
 from lr.spec.scheduler import LookaheadScheduler
-from lr.spec.variant import (
-    MOST_ATTEMPTS,
-    Controller,
-    Correction,
-    Corrector,
-    Progress,
-)
+from lr.spec.variant import Controller, Progress
 from lr.trace import Stats, Trace, stats_of
-from lr.types import Step
-
-
-@dataclass(eq=False)
-class CorrectedStep:
-    """A step that the target writes in place of rejected draft steps, under a
-    corrector. `limit`: its longest length. `stream`: the target's randomness for this
-    step."""
-
-    corrector: Corrector
-    correction: Correction
-    limit: int
-    stream: Stream
-
-    def draws(self) -> Stream:
-        """The randomness of the present attempt."""
-        attempt = self.correction.attempt
-        return self.stream.fold_in("correction", attempt) if attempt else self.stream
-
-    def keeps(self, step: Step, logprobs: Sequence[float]) -> bool:
-        """Whether to keep the step that was written; if not, another attempt
-        follows."""
-        correction = self.correction
-        number = uniform(self.draws().fold_in("keep").key(correction.attempt))
-        drawn = replace(correction, logprobs=tuple(logprobs))
-        keeps = self.corrector.keep(drawn, step, number)
-        check_bool("corrector", self.corrector.keep, keeps)
-        if keeps:
-            return True
-        if correction.attempt >= MOST_ATTEMPTS:
-            raise VariantError(
-                f"the variant's corrector {type(self.corrector).__qualname__} kept none of "
-                f"{MOST_ATTEMPTS} steps of the target; expected `keep` to be True in the end."
-            )
-        self.correction = replace(correction, attempt=correction.attempt + 1)
-        return False
 
 
 @dataclass(eq=False)

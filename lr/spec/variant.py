@@ -1,4 +1,4 @@
-"""A variant of the method: at most seven parts that replace the usual ones.
+"""A variant of the method: at most six parts that replace the usual ones.
 
 `PARTS` is the one list of them; loading, `lr check`, headings and `docs/variants.md`
 read it. The base classes of four parts are defined here, the others beside the code
@@ -20,10 +20,9 @@ from lr.options import GenerateOptions, Mode, make_options
 from lr.spec.acceptance import AcceptanceRule
 from lr.spec.checks import VariantError, check_names, refuse
 from lr.spec.token_sd import Drafter, DrafterSetup
-from lr.spec.verifiers.base import Pair, Verifier, check_verifier
+from lr.spec.verifiers.base import Verifier, check_verifier
 from lr.spec.write import Segmenter, TokenBytes
 from lr.trace import Stats, TokenRounds
-from lr.types import SamplingParams, Step
 
 
 @dataclass(frozen=True)
@@ -80,41 +79,6 @@ class StepSource(ABC):
         """
 
 
-@dataclass(frozen=True)
-class Correction:
-    """What a `Corrector` is told about the target's step that replaces rejected draft
-    steps.
-
-    `prefix`: the tokens before them, of which the first `prompt` are the prompt.
-    `rejected`: what the verifier saw of them (nothing of a cut step). `attempt`: how
-    many steps of the target were discarded before. `logprobs`: of the target's step
-    under its sampling distribution.
-    """
-
-    prefix: tuple[int, ...]
-    rejected: tuple[Pair, ...]
-    sampling: SamplingParams
-    attempt: int = 0
-    logprobs: tuple[float, ...] = ()
-    prompt: int = 0
-
-
-MOST_ATTEMPTS = 1000
-"""How many target steps a corrector may discard in a row."""
-
-
-class Corrector:
-    """Says which step of the target replaces rejected ones. It needs a verifier that
-    needs no target step: only then is the step written after the rejection.
-    """
-
-    def keep(self, correction: Correction, step: Step, number: float) -> bool:
-        """Whether to keep the target's step; if not, the target draws another. `number`
-        is uniform on [0, 1) and new in every attempt. Must be a pure function.
-        """
-        return True
-
-
 class Given(Enum):
     """How a part is given to `Variant`."""
 
@@ -137,7 +101,6 @@ class Part(NamedTuple):
 PARTS = (
     Part("verifier", Verifier, Given.OBJECT, "steps"),
     Part("controller", Controller, Given.PER_ANSWER, "steps"),
-    Part("corrector", Corrector, Given.OBJECT, "steps"),
     Part("segmenter", Segmenter, Given.PER_STEP, "both"),
     Part("step_source", StepSource, Given.OBJECT, "steps"),
     Part("drafter", Drafter, Given.PER_ANSWER, "tokens"),
@@ -158,7 +121,6 @@ class Variant:
 
     verifier: Verifier | None = None
     controller: Callable[[], Controller] | None = None
-    corrector: Corrector | None = None
     segmenter: Callable[[TokenBytes], Segmenter] | None = None
     step_source: StepSource | None = None
     drafter: Callable[[DrafterSetup], Drafter] | None = None

@@ -17,7 +17,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from math import log
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -80,9 +79,8 @@ class StepJob:
     `stream` is the step's randomness: token t is drawn with the key (stream, t).
     `trace` records the step under the name `node`. `tokens`: those written so far.
     `finish` is None until the step is finished; a step that was `given_up` is never
-    read. `begun`: tokens of the step that the branch ends in already. `logprobs` and
-    `sampling_logprobs`: of the drawn tokens, under the raw logits and under the sampling
-    distribution, if the writer keeps them. `max_draft_tokens`: per round (None: the
+    read. `begun`: tokens of the step that the branch ends in already. `logprobs`:
+    of the drawn tokens under the raw logits, if the writer keeps them. `max_draft_tokens`: per round (None: the
     run's number). `segmenter` finds the boundary; the writer sets it.
     """
 
@@ -97,7 +95,6 @@ class StepJob:
     finish: Finish | None = None
     given_up: bool = False
     logprobs: list[float] = field(default_factory=list)
-    sampling_logprobs: list[float] = field(default_factory=list)
     max_draft_tokens: int | None = None
     segmenter: Segmenter = field(init=False, repr=False)
 
@@ -122,8 +119,8 @@ class WriterConfig:
 
     `segmenter` makes a step's segmenter from the function that maps a token id to its
     bytes. With `speculation` the tokens inside each step are drafted ahead; without it
-    every token takes one forward. `keeps_logprobs`, `keeps_sampling`: keep the drawn
-    tokens' log-probabilities, under the raw logits and under the sampling distribution.
+    every token takes one forward. `keeps_logprobs`: keep the drawn tokens'
+    log-probabilities under the raw logits.
     `floor`: a step is given up once its root-scaled `logprobs` are below this number.
     """
 
@@ -133,7 +130,6 @@ class WriterConfig:
     segmenter: Callable[[TokenBytes], Segmenter] = BlankLineSegmenter
     speculation: Speculation | None = None
     keeps_logprobs: bool = False
-    keeps_sampling: bool = False
     floor: float | None = None
 
 
@@ -250,13 +246,11 @@ class StepWriter:
             logprobs = step_logprobs(rows, tokens)
             for job, logprob in zip(self.live, logprobs, strict=True):
                 job.logprobs.append(logprob)
-        if config.keeps_sampling or any(job.trace.detailed for job in self.live):
+        if any(job.trace.detailed for job in self.live):
             probs = distribution(rows, config.sampling)
             likely = probs[list(range(len(tokens))), tokens].tolist()
             for job, token, p in zip(self.live, tokens, likely, strict=True):
                 self._report(job, len(job.tokens), token, p)
-                if config.keeps_sampling:
-                    job.sampling_logprobs.append(log(p))
         for job, token in zip(self.live, tokens, strict=True):
             job.branch.append(token)
             self._take(job, (token,))

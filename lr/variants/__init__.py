@@ -1,2 +1,2 @@
-"""Variants of the method, each a short file that replaces some of the seven parts in
+"""Variants of the method, each a short file that replaces some of the six parts in
 `docs/variants.md`."""

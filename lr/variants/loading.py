@@ -27,7 +27,6 @@ from lr.types import require
 from lr.variants.adaptive import adaptive
 from lr.variants.best_of import best_of
 from lr.variants.confidence_cascade import confidence_cascade
-from lr.variants.lossless import lossless
 from lr.variants.rsd import rsd
 from lr.variants.specguard import specguard
 from lr.variants.specreason import specreason
@@ -41,7 +40,6 @@ VARIANTS: dict[str, Callable[..., Variant]] = {
         confidence_cascade,
         rsd,
         specguard,
-        lossless,
         adaptive,
         token_recycling,
     )
@@ -78,7 +76,7 @@ def _make_variant(
     text: str, member: Any, parameters: dict[str, Any], reasoner: Reasoner
 ) -> Variant:
     """The variant of a function, or of a class of one part (or two, such as verifier and
-    corrector)."""
+    step source)."""
     named = f"variant {text!r}"
     if inspect.isfunction(member):
         member = make_part(named, member, reasoner, **parameters)

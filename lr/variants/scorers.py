@@ -13,10 +13,9 @@ from __future__ import annotations
 from copy import copy
 
 from lr.engine.verifiers import VerifierChoice, asked_model, own_judge
-from lr.errors import SettingError
 from lr.reasoner import Reasoner
 from lr.spec.verifiers.base import Verifier
-from lr.spec.verifiers.judge import JudgeVerifier, PromptedModel
+from lr.spec.verifiers.judge import JudgeVerifier
 from lr.spec.verifiers.named import ScoreReading, ScoreVerifier
 from lr.types import require
 
@@ -53,11 +52,3 @@ def judge_of(reasoner: Reasoner) -> JudgeVerifier:
     judge = choice.build(target)
     assert isinstance(judge, JudgeVerifier)
     return judge
-
-
-def asked_draft(reasoner: Reasoner) -> PromptedModel:
-    """The draft, for a part that asks it."""
-    draft = reasoner.engine.draft
-    if draft is None:
-        raise SettingError("the draft is None, expected a model: this variant asks it.")
-    return asked_model(draft, reasoner.codec)

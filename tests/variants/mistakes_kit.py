@@ -22,7 +22,7 @@ from lr.spec.acceptance import BlockRule, RejectRule
 from lr.spec.drafters import LookupDrafter, ModelDrafter, draft_key
 from lr.spec.proposal import Proposal
 from lr.spec.sampling import distribution, sample
-from lr.spec.variant import Controller, Corrector, StepSource, Variant
+from lr.spec.variant import Controller, StepSource, Variant
 from lr.spec.verifiers.base import Requires, Verifier
 from lr.types import Coupling, Verdict
 
@@ -88,7 +88,7 @@ def keep_the_pair(pair):
 
 
 def likelier_than_drawn(pair):
-    logs = zip(pair.target_sampling, pair.draft_sampling, strict=True)
+    logs = zip(pair.logprobs, pair.draft_logprobs, strict=True)
     return sum(p - q for p, q in logs) > -1
 
 
@@ -121,11 +121,6 @@ def controller(depth=lambda progress: 3, **members):
 def shared_controller():
     shared = controller(lambda progress: 1 + next(NUMBERS) % 3).controller()
     return Variant(controller=lambda: shared)
-
-
-def corrector(**members):
-    part = derived(Corrector, **members)()
-    return replace(accepts(lambda pair: False), corrector=part)
 
 
 def segmenter(ends):
@@ -292,14 +287,6 @@ REFUSED = {
         token=lambda self, progress: 1
     ),
     "tokens_below_zero": lambda reasoner: controller(tokens=lambda self, progress: -1),
-    # correctors
-    "a_misspelt_keep": lambda reasoner: corrector(keeps=Corrector.keep),
-    "keeping_by_a_number": lambda reasoner: corrector(
-        keep=lambda self, correction, step, number: 1
-    ),
-    "a_corrector_beside_a_verifier_that_compares": lambda reasoner: Variant(
-        corrector=Corrector()
-    ),
     # segmenters
     "the_number_of_boundaries": lambda reasoner: segmenter(
         lambda tokens: len(tokens) // 12
@@ -349,11 +336,8 @@ RAISED = {
     "a_variance_of_one_token": lambda reasoner: scores(
         lambda pair: 1.0 / (len(pair.logprobs) - 1)
     ),
-    "a_forbidden_token": lambda reasoner: scores(
-        lambda pair: int(sum(pair.target_sampling)), Requires.SAMPLING_LOGPROBS
-    ),
     "a_draft_that_no_model_drew": lambda reasoner: accepts(
-        likelier_than_drawn, Requires.SAMPLING_LOGPROBS
+        likelier_than_drawn, Requires.TARGET_LOGPROBS | Requires.DRAFT_LOGPROBS
     ),
     "a_depth_by_seconds": lambda reasoner: controller(
         lambda progress: int(progress.seconds * 1e4) % 4
@@ -376,14 +360,11 @@ BROKEN = {
     "a_global_generator": lambda reasoner: accepts(lambda pair: random.random() < 0.5),
     "the_pairs_are_kept": lambda reasoner: verdicts(keep_the_pair),
     "a_choice_by_the_clock": lambda reasoner: chooser(by_the_clock),
-    # controllers, correctors and segmenters
+    # controllers and segmenters
     "a_depth_by_the_clock": lambda reasoner: controller(
         lambda progress: 1 + ticks(1000) % 4
     ),
     "one_controller_made_again_and_again": lambda reasoner: shared_controller(),
-    "no_step_is_kept": lambda reasoner: corrector(
-        keep=lambda self, correction, step, number: False
-    ),
     "steps_that_never_end": lambda reasoner: segmenter(lambda tokens: False),
     "steps_that_share_a_counter": lambda reasoner: segmenter(
         lambda tokens: next(NUMBERS) % 11 == 0

@@ -15,12 +15,12 @@ from lr.variants.loading import VARIANTS, load_variant
 PLUGIN = """
 from lr.spec.acceptance import AcceptanceRule, RejectRule
 from lr.spec.drafters import LookupDrafter
-from lr.spec.variant import Controller, Corrector, Variant
+from lr.spec.variant import Controller, StepSource, Variant
 from lr.spec.verifiers.base import Verifier
 from lr.types import Verdict
 
 
-class Longer(Verifier, Corrector):
+class Longer(Verifier, StepSource):
     name = "longer"
 
     def __init__(self, least=3):
@@ -29,8 +29,8 @@ class Longer(Verifier, Corrector):
     def judge(self, pairs):
         return [Verdict(len(pair.draft.tokens) >= self.least, "x") for pair in pairs]
 
-    def keep(self, correction, step, number):
-        return True
+    def step_after(self, tokens, prompt, sibling):
+        return None
 
 
 class Deep(Controller):
@@ -99,7 +99,7 @@ def plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         ("mine", ["verifier"]),
         ("mine(least=9)", ["verifier"]),
-        ("Longer(least=4)", ["verifier", "corrector"]),
+        ("Longer(least=4)", ["verifier", "step_source"]),
         ("Deep", ["controller"]),
         ("Deep(most=3)", ["controller"]),
         ("Fours", ["segmenter"]),

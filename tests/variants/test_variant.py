@@ -53,8 +53,8 @@ def answer(reasoner: Reasoner) -> Callable[..., Any]:
     return lambda **options: reasoner.generate(QUESTION, **{**OPTIONS, **options})
 
 
-def test_there_are_seven_parts() -> None:
-    assert len(PARTS) == 7
+def test_there_are_six_parts() -> None:
+    assert len(PARTS) == 6
     fields = set(Variant.__dataclass_fields__)
     assert {part.field for part in PARTS} == fields - {"settings", "name", "file"}
 

@@ -40,10 +40,6 @@ class Requires(Flag):
     step."""
     DRAFT_LOGPROBS = auto()
     """The draft's own log-probabilities of these tokens, from writing them."""
-    SAMPLING_LOGPROBS = auto()
-    """The log-probabilities of the draft step's tokens under the distributions from
-    which target and draft sample (temperature and filters applied), not under the raw
-    logits."""
 
 
 @dataclass(frozen=True)
@@ -51,11 +47,10 @@ class Pair:
     """Two versions of one step. `prefix` holds the token ids before it, including the
     prompt.
 
-    Four fields are set if the verifier requires them. `logprobs[i]`: the natural
+    Two fields are set if the verifier requires them. `logprobs[i]`: the natural
     log-probability of the draft's token i given all tokens before it, under the
-    target's raw logits; `draft_logprobs`: under the draft's. `target_sampling`,
-    `draft_sampling`: log p and log q under the sampling distributions. The draft's are
-    empty for a step that no model drew.
+    target's raw logits; `draft_logprobs`: under the draft's, empty for a step that no
+    model drew.
     `stream`: the randomness of this pair, for random decisions:
     `uniform(pair.stream.key(0))`; None if no models run. `index`: the step's number in
     the answer, or 0. `prompt`: how many tokens of `prefix` are the prompt.
@@ -66,8 +61,6 @@ class Pair:
     target: Step | None = None
     logprobs: tuple[float, ...] | None = None
     draft_logprobs: tuple[float, ...] | None = None
-    target_sampling: tuple[float, ...] | None = None
-    draft_sampling: tuple[float, ...] | None = None
     stream: Stream | None = field(default=None, compare=False)
     index: int = field(default=0, compare=False)
     prompt: int = 0

@@ -37,7 +37,6 @@ QUESTIONS = (
 CHECKS: dict[str, Callable[[Findings, Callable[[], Any]], None]] = {
     "verifier": steps.check_verifier,
     "controller": steps.check_controller,
-    "corrector": steps.check_corrector,
     "segmenter": steps.check_segmenter,
     "step_source": steps.check_step_source,
     "drafter": tokens.check_drafter,

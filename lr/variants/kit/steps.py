@@ -1,7 +1,7 @@
 """The contracts of the parts that decide about steps.
 
-`anew` is a function that returns the part of a new variant: the object of a verifier,
-or corrector; what makes a controller or a segmenter.
+`anew` is a function that returns the part of a new variant: the object of a verifier
+or a step source; what makes a controller or a segmenter.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 from lr.rng import Stream
 from lr.spec.checks import check_bool, check_choice, check_number, check_step
-from lr.spec.variant import Controller, Correction, Corrector, Progress, StepSource
+from lr.spec.variant import Controller, Progress, StepSource
 from lr.spec.verifiers.base import (
     Pair,
     Requires,
@@ -24,7 +24,7 @@ from lr.spec.verifiers.base import (
     verdicts_of,
 )
 from lr.spec.write import Segmenter, TokenBytes
-from lr.types import Finish, SamplingParams, Step, Verdict
+from lr.types import Finish, Step, Verdict
 from lr.variants.kit.findings import (
     EOS,
     VOCAB_SIZE,
@@ -48,8 +48,8 @@ def random_step(chance: random.Random, length: int) -> Step:
 
 def random_pairs(count: int, seed: int = 0) -> list[Pair]:
     """Random pairs with everything that can be required, and the rare cases: one token,
-    the end of the text, equal steps, the same draft after another prefix, tokens that
-    top-p forbids, a draft that no model drew."""
+    the end of the text, equal steps, the same draft after another prefix, a draft
+    that no model drew."""
     chance = random.Random(seed)
     pairs: list[Pair] = []
     for number in range(count):
@@ -61,17 +61,13 @@ def random_pairs(count: int, seed: int = 0) -> list[Pair]:
         if number % 3 == 0 or target.finish is not draft.finish:
             target = draft  # steps that end differently never reach a verifier
         nats = chance.choice([0.01, 1.0, 9.0])
-        raw, p, q = ([-nats * chance.random() for _ in draft.tokens] for _ in range(3))
-        if number % 5 == 2:
-            p[0] = -math.inf
+        p, q = ([-nats * chance.random() for _ in draft.tokens] for _ in range(2))
         pair = Pair(
             prefix=random_tokens(chance, chance.randint(3, 12)),
             draft=draft,
             target=target,
-            logprobs=tuple(raw),
-            target_sampling=tuple(p),
+            logprobs=tuple(p),
             draft_logprobs=() if number % 7 == 4 else tuple(q),
-            draft_sampling=() if number % 7 == 4 else tuple(q),
             stream=Stream.root(seed).fold_in(number),
             index=number % 5,
             prompt=2,
@@ -86,8 +82,6 @@ def reduced(pairs: Sequence[Pair], needs: Requires) -> list[Pair]:
         "target": Requires.TARGET_STEP,
         "logprobs": Requires.TARGET_LOGPROBS,
         "draft_logprobs": Requires.DRAFT_LOGPROBS,
-        "target_sampling": Requires.SAMPLING_LOGPROBS,
-        "draft_sampling": Requires.SAMPLING_LOGPROBS,
     }
     dropped: dict[str, Any] = {
         name: None for name, need in fields.items() if need not in needs
@@ -198,31 +192,6 @@ def check_step_source(findings: Findings, anew: Callable[[], StepSource]) -> Non
     chance = random.Random(5)
     texts = [random_tokens(chance, n) for n in range(2, 60)]
     same_everywhere(findings, anew, write, texts)
-
-
-def check_corrector(findings: Findings, anew: Callable[[], Corrector]) -> None:
-    """A pure function; some step is kept."""
-
-    def correct(corrector: Corrector, question: tuple[Correction, Step, float]) -> bool:
-        keeps = corrector.keep(*question)
-        check_bool("corrector", corrector.keep, keeps)
-        return keeps
-
-    chance = random.Random(6)
-    questions = []
-    for number, pair in enumerate(random_pairs(24)):
-        step = pair.target_step
-        logprobs = tuple(-4 * chance.random() for _ in step.tokens)
-        sampling = SamplingParams()
-        correction = Correction(pair.prefix, (pair,), sampling, number % 3, logprobs, 2)
-        # Every fourth number is 0: there a draw keeps what it can keep at all.
-        questions.append((correction, step, chance.random() if number % 4 else 0.0))
-    answers = same_everywhere(findings, anew, correct, questions)
-    findings.must(
-        any(answers),
-        "some step of the target is kept",
-        "none of 24: no end",
-    )
 
 
 def check_segmenter(
