@@ -58,7 +58,7 @@ def test_the_answer_goes_on_without_drafts(
     assert len(result.tokens) == LIMITS["max_tokens"] or result.finished
     most = max(0, answer.limits.max_drafted)
     drafted = 0
-    for event in result.trace:
+    for _, event in result.trace.events:
         if isinstance(event, StepWritten) and event.role is Role.DRAFT:
             drafted += 1
     kept = sum(

@@ -109,15 +109,13 @@ class Generate:
             out.print()
         note(summary(result.stats))
         if not result.finished:
-            most = answer.limits.max_tokens
+            most = f"{answer.limits.max_tokens:,} tokens"
             note(
-                f"the answer was cut at {most:,} tokens (--max_tokens, or the target's context)"
+                f"the answer was cut at {most} (--max_tokens, or the target's context)"
             )
-        drafted = answer.limits.max_drafted
+        drafted = max(0, answer.limits.max_drafted)
         if answer.options.needs_draft and len(result.tokens) > drafted:
-            note(
-                f"the draft's context ended after {max(0, drafted):,} tokens; then the target wrote alone"
-            )
+            note(f"the draft's context ended after {drafted:,} tokens: no drafts since")
         overlapped = answer.options.driver == "overlapped"
         reason = speed_reason(result.trace, overlapped=overlapped)
         if reason:

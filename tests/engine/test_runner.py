@@ -100,8 +100,10 @@ def test_what_cannot_be_computed_is_refused() -> None:
     assert model_runner.forward([branch])[0].shape == (20,)
     with pytest.raises(ProtocolError, match="computed"):
         model_runner.forward([branch])
+    long = model_runner.open([1] * 129)
     with pytest.raises(ContextError, match="context"):
-        model_runner.open([1] * 129)
+        model_runner.forward([long])
+    model_runner.close(long)
     with pytest.raises(SettingError, match="token id"):
         model_runner.open([20])
     branch.append(1)
