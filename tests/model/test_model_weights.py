@@ -194,7 +194,7 @@ def test_stored_buffers_that_carry_nothing_are_skipped(
         f"model.layers.0.self_attn.rotary_emb.{buffer}",
         f"model.rotary_emb.{buffer}",
     )
-    edit_tensors(checkpoint, dict.fromkeys(keys, torch.ones(4)))
+    edit_tensors(checkpoint, {key: torch.ones(4) for key in keys})
     after = load_model(checkpoint).state_dict()
     assert all(after[name].equal(weight) for name, weight in before.items())
     edit_tensors(checkpoint, {f"model.{buffer}.weight": torch.ones(4)})
