@@ -1,7 +1,6 @@
 """The page `lr/lookahead.py` against everything else that knows the method: plain
-decoding and the scheduler under any order of completion (and, in
-`test_recorded_answers.py`, the engine). The same tokens, origins and verdicts, whatever
-the schedule, and every block of the cache given back.
+decoding and the scheduler under any order of completion. The same tokens, origins and
+verdicts, whatever the schedule, and every block of the cache given back.
 """
 
 from __future__ import annotations

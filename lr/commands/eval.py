@@ -72,8 +72,8 @@ class Verify:
     """By name, such as judge:0.5 fitted:FILE.json embedding:0.95@PATH. saved: the
     verdicts that the file holds."""
     fit: Path | None = None
-    """Also fit a verifier to the labels and write it to this file, for --verifier
-    fitted:FILE."""
+    """Also fit a verifier to the labels and write it to this file. The verifier
+    fitted:FILE uses it."""
     signals: tuple[str, ...] = ()
     """The signals of the fit (docs/verifiers.md). None: all that ask no model."""
     wrong: float = 0.05
