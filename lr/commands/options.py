@@ -190,9 +190,9 @@ class ModelChoice:
     little less often. With --draft_model equal to --model, the target drafts for
     itself."""
     verifier: str | None = None
-    """How steps are compared: exact (equal tokens), judge, embedding, score,
-    likelihood, random, each with :threshold; always; never; oracle (tiny models
-    only); FILE.py:NAME, your own. None: judge if there is one (--judge_model or
+    """How steps are compared: exact (equal tokens), judge, embedding, numbers, score,
+    likelihood, random, each with :threshold; fitted:FILE.json; always; never; oracle
+    (tiny models only); FILE.py:NAME, your own. None: judge if there is one (--judge_model or
     tiny-target), else exact."""
     tensor_parallel: int | None = None
     """Ranks of the target: GPUs from --device on, or CPU processes. None: one."""
