@@ -241,7 +241,7 @@ class DraftSide(Side):
 
     def take(self) -> list[Written]:
         finished = super().take()
-        for node, step, *_ in finished:
+        for node, step, _ in finished:
             goes_on = step is not None and step.finish is Finish.BOUNDARY
             self.last = node if goes_on else None
         return finished

@@ -194,9 +194,8 @@ def speculate(
             detail = round_detail(rule, p_rows, proposal, context.draws, decision)
         tokens = tuple(context.tokens[context.length :])
         logprobs: tuple[float, ...] = ()
-        if (
-            keeps_logprobs
-        ):  # row 0 stands before the first token, row i + 1 after node i
+        if keeps_logprobs:
+            # Row 0 stands before the first token, row i + 1 after node i.
             path_rows = [0, *(node + 1 for node in decision.nodes)]
             logprobs = step_logprobs(logits[path_rows], tokens)
         ends.append(

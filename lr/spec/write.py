@@ -79,9 +79,9 @@ class StepJob:
     `stream` is the step's randomness: token t is drawn with the key (stream, t).
     `trace` records the step under the name `node`. `tokens`: those written so far.
     `finish` is None until the step is finished; a step that was `given_up` is never
-    read. `begun`: tokens of the step that the branch ends in already. `logprobs`:
-    of the drawn tokens under the raw logits, if the writer keeps them. `max_draft_tokens`: per round (None: the
-    run's number). `segmenter` finds the boundary; the writer sets it.
+    read. `begun`: tokens of the step that the branch ends in already. `logprobs`: of the
+    drawn tokens under the raw logits, if the writer keeps them. `max_draft_tokens`: per
+    round (None: the run's number). `segmenter` finds the boundary; the writer sets it.
     """
 
     branch: Branch
