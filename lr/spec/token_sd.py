@@ -71,12 +71,16 @@ class Drafter(ABC):
     `trees`: it may propose trees, not only chains. `coupling`: whether its noise is the
     target's. `shares_state`: what it learns from one branch may change its proposals
     for another. Then only rule "match" keeps the output independent of the batch.
+    `memory`: what it saw in earlier answers of this process may change its proposals,
+    so a later answer may be faster. `lr check` then asks that the tokens stay the same,
+    not the proposals; a benchmark times the first answer and later ones separately.
     """
 
     name: str
     trees: bool = False
     coupling: Coupling = Coupling.INDEPENDENT
     shares_state: bool = False
+    memory: bool = False
 
     @abstractmethod
     def propose(self, contexts: Sequence[Context], k: int) -> list[Proposal]:
