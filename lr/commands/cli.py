@@ -116,6 +116,8 @@ def class_of(command: str) -> Any:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the return value is the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    # Pages of 2 MB for weights, which PyTorch asks for if this was set before its import
+    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     for stream in (sys.stdout, sys.stderr):  # PYTHONIOENCODING=ascii has no "→"
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")

@@ -42,6 +42,7 @@ from lr.engine.worker import DraftWorker, Parts
 from lr.errors import OutOfBlocks, SettingError
 from lr.model.codec import Codec
 from lr.model.device import can_share_weights, is_one_gpu, own_stream
+from lr.model.pack import is_packed
 from lr.model.qwen import CausalLM
 from lr.options import GenerateOptions, Mode
 from lr.spec.verifiers.base import Requires, Verifier, verdicts_of
@@ -100,12 +101,14 @@ class Engine:
         if name is None or is_one_gpu(draft.device, self.target.device):
             self.beside = beside = replace(drafts, idle=[])
             return DraftWorker(partial(_given, (beside, token_bytes)), as_thread=True)
-        size = sum(tensor.nbytes for tensor in draft.state_dict().values())
+        weights = draft.state_dict().values()
+        size = sum(tensor.numel() * tensor.element_size() for tensor in weights)
+        can_share = can_share_weights(draft.device, size) and not is_packed(draft)
         checkpoint = DraftCheckpoint(
             self.loader,
             name,
             draft.device,
-            model=draft if can_share_weights(draft.device, size) else None,
+            model=draft if can_share else None,
             pieces=tuple(map(token_bytes, range(self.codec.vocab_size))),
             known_tokens=self.known_tokens,
             num_blocks=self.num_blocks,

@@ -14,6 +14,7 @@ from lr.errors import SettingError
 from lr.model.attention_choice import equip
 from lr.model.codec import Codec
 from lr.model.device import find_device
+from lr.model.pack import can_pack, pack
 from lr.model.qwen import CausalLM
 from lr.model.weights import Progress, load_model, usual_dtype
 
@@ -32,6 +33,8 @@ class Loader:
         """A model, ready to run. Raises `CheckpointError` and `SettingError`."""
         dtype = self.dtype or usual_dtype(name, find_device(device))
         model = load_model(name, device=device, dtype=dtype, progress=self.progress)
+        if can_pack(model):
+            pack(model)
         return self.equipped(model)
 
     def equipped(self, model: CausalLM) -> CausalLM:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -43,7 +44,35 @@ class Linear(Module, nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         weights: dict[str, Any] = self._parameters
-        return F.linear(x, weights["weight"], weights["bias"])
+        return product(x, weights["weight"], weights["bias"])
+
+
+ROWS_FROM_LEFT = 32
+"""With more rows the arithmetic takes longer than reading the weights."""
+
+
+def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """y = W x (+ b): x [n, columns], weight [rows, columns], bias [rows] -> [n, rows].
+
+    Where AMX multiplies a few rows of bfloat16, it is y^T = W x^T. The left matrix of a
+    product is read as it lies in memory; the right one is first put into another order.
+    `F.linear` has W on the right. Up to 16 rows both give the same bits.
+    """
+    n = len(x)
+    is_bfloat16 = weight.dtype is torch.bfloat16 and weight.is_cpu
+    if not is_bfloat16 or n > ROWS_FROM_LEFT or not has_amx():
+        return F.linear(x, weight, bias)
+    # A product with one column would be computed as F.linear computes it: take two.
+    columns = x.expand(2, -1).t() if n == 1 else x.t()
+    if bias is None:
+        return torch.mm(weight, columns)[:, :n].t()
+    return torch.addmm(bias[:, None], weight, columns)[:, :n].t()
+
+
+@cache
+def has_amx() -> bool:
+    """Whether this processor has Intel's units for products of bfloat16 matrices."""
+    return bool(torch.cpu.get_capabilities().get("amx_bf16"))
 
 
 class Embedding(Module, nn.Embedding):

@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from lr.kvcache.cache import PagedKVCache
 from lr.model.attention import SDPA, AttentionKind, RaggedBatch
@@ -27,6 +26,7 @@ from lr.model.layers import (
     Module,
     RMSNorm,
     Rotary,
+    product,
 )
 
 Network = TypeVar("Network", bound="CausalLM")
@@ -121,7 +121,7 @@ class CausalLM(Module):
         head = self.head
         if head is not None:
             return head(hidden)
-        return F.linear(hidden, self.embedding.weight)
+        return product(hidden, self.embedding.weight)
 
     def forward(self, batch: RaggedBatch, cache: PagedKVCache) -> Tensor:
         """Write the K/V of a ragged batch into the cache, at the batch's slots, and

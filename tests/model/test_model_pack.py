@@ -1,0 +1,68 @@
+"""Products of bfloat16 by few rows: the bits of `F.linear`, whichever way a processor
+reads the weights quickest."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from lr import Reasoner
+from lr.engine import loading
+from lr.model import layers, pack
+from lr.model.layers import Linear, product
+from lr.model.pack import PackedLinear
+from lr.model.weights import load_model
+
+
+QUESTION = "Start at 5, add 9, subtract 4, add 7, subtract 6."
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize("shape", [(64, 32), (1152, 896), (1536, 1536)])
+def test_products_have_the_bits_of_the_plain_one(
+    monkeypatch: pytest.MonkeyPatch, shape: tuple[int, int], has_bias: bool
+) -> None:
+    """Both ways are tried on every processor. Beyond 16 rows oneDNN cuts the work
+    otherwise, and a number in a thousand may be rounded to its neighbour."""
+    matrix = Linear(shape[1], shape[0], bias=has_bias).bfloat16().requires_grad_(False)
+    packed = PackedLinear(matrix)
+    monkeypatch.setattr(layers, "has_amx", lambda: True)
+    for rows in (1, 2, 3, 4, 8, 16, 32, 64):
+        x = torch.randn(rows, shape[1]).bfloat16()
+        plain = F.linear(x, matrix.weight, matrix.bias)
+        for y in (product(x, matrix.weight, matrix.bias), packed(x)):
+            assert y.shape == plain.shape
+            same = (y == plain).float().mean()
+            assert same == 1 if rows <= 16 else same > 0.999
+            torch.testing.assert_close(y, plain, rtol=0.02, atol=0.02)
+
+
+def test_a_model_with_packed_matrices_gives_the_same_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also with the draft in a process of its own, which packs for itself."""
+    monkeypatch.setattr(layers, "has_amx", lambda: False)
+    tokens = []
+    for packs in (False, True):
+        monkeypatch.setattr(loading, "can_pack", lambda model, packs=packs: packs)
+        models = ("tiny-target", "tiny-draft")
+        with Reasoner(*models, dtype=torch.bfloat16, device="cpu") as reasoner:
+            assert pack.is_packed(reasoner.engine.target) == packs
+            for driver in ("lockstep", "overlapped"):
+                options = {"driver": driver, "max_tokens": 40}
+                result = reasoner.generate(QUESTION, **options)
+                tokens.append(result.tokens)
+    assert all(answer == tokens[0] for answer in tokens)
+
+
+def test_only_bfloat16_on_a_processor_without_amx_is_packed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    models = {
+        t: load_model("tiny-target", dtype=t) for t in (torch.float32, torch.bfloat16)
+    }
+    for has_amx in (False, True):
+        monkeypatch.setattr(pack, "has_amx", lambda has=has_amx: has)
+        assert not pack.can_pack(models[torch.float32])
+        assert pack.can_pack(models[torch.bfloat16]) == (not has_amx)
