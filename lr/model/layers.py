@@ -56,7 +56,8 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
     Where AMX multiplies a few rows of bfloat16, it is y^T = W x^T. The left matrix of a
     product is read as it lies in memory; the right one is first put into another order.
-    `F.linear` has W on the right. Up to 16 rows both give the same bits.
+    `F.linear` has W on the right. From 2 to 16 rows both give the same bits; one row
+    `F.linear` may add in another order.
     """
     n = len(x)
     is_bfloat16 = weight.dtype is torch.bfloat16 and weight.is_cpu
