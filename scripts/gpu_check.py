@@ -35,6 +35,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 import torch
+from gpu_limits import least_seconds, measure_rates, timed
 from gpu_questions import (
     compare_attention,
     compare_memory,
@@ -47,8 +48,7 @@ from gpu_questions import (
 from lr.commands.cli import main as lr_main
 from lr.engine.runner import ModelRunner
 from lr.kvcache.branch import BLOCK_SIZE
-from lr.measure.bench.gpu import least_seconds, measure_rates
-from lr.measure.bench.report import conditions, timed
+from lr.measure.machine import conditions
 from lr.measure.report import table
 from lr.model.attention_choice import (
     AttentionNeeds,
@@ -62,7 +62,7 @@ from lr.model.weights import load_model
 @dataclass(frozen=True)
 class Here:
     """Where a check runs, whether at tiny sizes, and where its findings go. `words`:
-    the flags of `lr bench step` about a real checkpoint."""
+    the flags of `lr experiment speedup` about a real checkpoint."""
 
     device: torch.device
     small: bool
@@ -148,42 +148,35 @@ def modes(
     """The four modes at the acceptance that the paper's Table 1 has for Qwen3 on GSM8K.
     `all_ways`: by window and by tokens drafted ahead, in answers of 1,024 tokens.
     `kept`: the share of draft steps that a verifier without a judge keeps."""
-    ways = ["sd num_speculative_tokens=3"]
+    ways = ["ar", "sd drafter=ngram num_speculative_tokens=3"]
     for depth, k in ((3, 3), (4, 4)) if all_ways else ((3, 3),):
-        lookahead = f"depth={depth} driver=overlapped"
-        ways.append(f"lr {lookahead}")
-        ways.append(f"lr+sd {lookahead} num_speculative_tokens={k}")
-    sizes = {
-        "tokens": 24 if here.small else 1024 if all_ways else 320,
-        "prompt": 20 if here.small else prompt,
-        # 16 caches of a long prompt would not fit beside the weights.
-        "batches": "1 5" if prompt > 1000 or kept else "1 5 16",
-        "repeats": 2,
-    }
+        ways.append(f"lr depth={depth}")
+        ways.append(f"lr+sd depth={depth} drafter=ngram num_speculative_tokens={k}")
     target, draft, judge = layout(here, draft, prompt)
-    if kept is not None:
-        judge = None
-    words = f"--target {target} --draft {draft} --judge {judge or 'none'}".split()
-    words += f"--device {here.device} --alpha1 {kept or 0.5} --alpha2 0.24".split()
-    for name, size in sizes.items():
-        words += f"--{name} {size}".split()
+    tokens = 24 if here.small else 1024 if all_ways else 320
+    words = f"--model dummy:{target} --draft_model dummy:{draft} --problems 2".split()
+    words += f"--device {here.device} --drawn {kept or 0.5} 0.24".split()
+    words += f"--max_tokens {tokens} --temperature 0.6 --top_p 0.95 --top_k 20".split()
+    words += f"--prompt_tokens {20 if here.small else prompt}".split()
+    verifier = "likelihood"
+    if kept is None and judge is not None:
+        verifier = "judge"
+        words += ["--judge_model", f"dummy:{judge}"]
+    elif kept is None:
+        verifier = "exact"  # verdicts cost nothing
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, "gpu.json")
-        commanded(here, ["bench", "gpu", *words, "--json", str(file), "--ways", *ways])
-        document = json.loads(file.read_text())
+        words += f"--verifier {verifier} --work {folder} --output {folder}".split()
+        commanded(here, ["experiment", "speedup", *words, "--values", *ways])
+        document = json.loads(Path(folder, "speedup.json").read_text())
     best: dict[str, float] = {}
-    for row in document["modes"]:
-        stats = row["stats"]
-        mode = row["mode"]
-        per_pass = 1e3 * stats["seconds"] / stats["target_passes"]
-        drafted = stats["draft_tokens"] / stats["tokens"]
-        here.tell(
-            f"{row['way']}: {per_pass:.2f} ms per target pass, {drafted:.2f} draft "
-            "tokens per token"
-        )
-        best[mode] = max(best.get(mode, 0), row["speedup"]["median"])
+    for cells in document["rows"]:
+        row = dict(zip(document["columns"], cells, strict=True))
+        per_pass = 1e3 * row["tokens/pass"] / row["tokens/s"]
+        here.tell(f"{row['way']}: {per_pass:.2f} ms per target pass")
+        mode = row["way"].split()[0]
+        best[mode] = max(best.get(mode, 0), row["speedup"] or 1)
     ratios = ", ".join(f"{mode} {ratio:.2f}" for mode, ratio in best.items())
-    names = f"{target}, {draft}, {judge}"
+    names = f"{target}, {draft}, {verifier}"
     return f"{names}: {ratios} of ar, which has kernels of its own"
 
 
@@ -194,11 +187,13 @@ def rounding(here: Here) -> str:
 
 
 def real(here: Here) -> str:
-    """The modes on a real checkpoint, each data set by `lr bench step`."""
+    """The modes on a real checkpoint, by `lr experiment speedup`."""
     if not here.words:
         raise NotHere("no --model was given")
-    commanded(here, ["bench", "step", *here.words])
-    return f"lr bench step {' '.join(here.words)}"
+    with tempfile.TemporaryDirectory() as folder:
+        folders = ["--work", folder, "--output", folder]
+        commanded(here, ["experiment", "speedup", *here.words, *folders])
+    return f"lr experiment speedup {' '.join(here.words)}"
 
 
 def rows(here: Here, target: str | None = None) -> str:
@@ -360,7 +355,7 @@ def main() -> int:
     flags = parser.parse_args()
     words = []
     if flags.model is not None:
-        words = ["--model", flags.model, "--dataset", flags.data, "--repeats", "2"]
+        words = ["--model", flags.model, "--dataset", flags.data, "--problems", "12"]
         if flags.draft_model is not None:
             words += ["--draft_model", flags.draft_model]
     if flags.one is not None:

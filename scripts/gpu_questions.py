@@ -27,12 +27,12 @@ from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 import torch
+from gpu_limits import timed
 from torch import Tensor
 
 from lr.engine.runner import ModelRunner
 from lr.kvcache.branch import BLOCK_SIZE, Branch, blocks_for
 from lr.kvcache.cache import PagedKVCache
-from lr.measure.bench.report import timed
 from lr.measure.report import table
 from lr.model.attention import REFERENCE, SDPA, AttentionKind, RaggedBatch, Tiles
 from lr.model.attention_choice import AttentionNeeds, set_attention, trial

@@ -124,15 +124,6 @@ def coarse_predictions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lr.theory.cost.SIMULATED_STEPS", 200)
 
 
-@pytest.fixture
-def small_peaks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`lr bench gpu` measures the machine with small copies and products."""
-    from lr.measure.bench import gpu
-
-    fewer = functools.partial(gpu.measure_rates, small=True)
-    monkeypatch.setattr(gpu, "measure_rates", fewer)
-
-
 @pytest.fixture(scope="session", autouse=True)
 def sources_once() -> Iterator[None]:
     """The command line reads the docstrings of its flags from the sources of its

@@ -57,12 +57,10 @@ def commands_in_text(page: Path) -> Iterator[str]:
 
 
 def name_of(command: str) -> str:
-    """The command that a line names; of a group that is named alone, the first."""
-    words = shlex.split(command)[1:]
-    for name in COMMANDS:
-        if words[: len(name.split())] == name.split() or words == name.split()[:1]:
-            return name
-    raise AssertionError(f"there is no command for {command!r}")
+    """The command that a line names."""
+    name = shlex.split(command)[1]
+    assert name in COMMANDS, f"there is no command for {command!r}"
+    return name
 
 
 def test_every_documented_command_takes_its_flags(

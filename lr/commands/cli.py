@@ -11,106 +11,65 @@ import errno
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from io import TextIOWrapper
 from typing import Any
 
 from lr.errors import LRError
 
 GROUPS = {
-    "watch": {
-        "demo": "watch the tiny models reason, and what lookahead saves",
-        "generate": "answer one question with any checkpoint",
-        "step": "step through an answer, force verdicts, fork what-ifs",
-        "play": "an answer as a page to step through in a browser",
-        "trace": "check and summarise a trace",
-    },
-    "check": {
-        "theory": "any formula next to a simulation of it",
-        "calibrate": "measure what the formulas take, predict, and compare",
-        "check": "does a variant of yours keep to what the package relies on?",
-        "info": "what this machine offers: versions, devices, checkpoints",
-    },
-    "measure": {
-        "run": "answer and grade a data set, with the official tool's flags",
-        "report": "compare runs: accuracy, speed, speedup, acceptance",
-        "experiment": "the paper's experiments, on tiny or real models",
-        "verify": "judge saved pairs of steps again: ROC, acceptance, cost",
-        "bench decode": "time decoding against transformers",
-        "bench step": "time Lookahead Reasoning in all its forms",
-        "bench gpu": "time real shapes without a checkpoint",
-    },
+    "watch": ("demo", "generate", "step", "play", "trace"),
+    "check": ("theory", "calibrate", "check", "info"),
+    "measure": ("run", "report", "experiment", "verify"),
 }
-COMMANDS = [name for group in GROUPS.values() for name in group]
+COMMANDS = {
+    "demo": ("answer.Demo", "watch the tiny models reason, and what lookahead saves"),
+    "generate": ("answer.Generate", "answer one question with any checkpoint"),
+    "step": (
+        "trace.StepCommand",
+        "step through an answer, force verdicts, fork what-ifs",
+    ),
+    "play": ("trace.Play", "an answer as a page to step through in a browser"),
+    "trace": ("trace.TraceCommand", "check and summarise a trace"),
+    "theory": ("theory.Theory", "any formula next to a simulation of it"),
+    "calibrate": (
+        "theory.Calibrate",
+        "measure what the formulas take, predict, and compare",
+    ),
+    "check": (
+        "check.Check",
+        "does a variant of yours keep to what the package relies on?",
+    ),
+    "info": ("info.Info", "what this machine offers: versions, devices, checkpoints"),
+    "run": (
+        "run.RunCommand",
+        "answer and grade a data set, with the official tool's flags",
+    ),
+    "report": ("eval.Report", "compare runs: accuracy, speed, speedup, acceptance"),
+    "experiment": (
+        "eval.ExperimentCommand",
+        "ways to answer, timed side by side; the paper's experiments",
+    ),
+    "verify": (
+        "eval.Verify",
+        "judge saved pairs of steps again: ROC, acceptance, cost",
+    ),
+}
+"""The module of `lr/commands` and the class of each command, and what it does."""
+MOVED = {
+    "bench decode": "python scripts/peers/decode.py",
+    "bench step": "lr experiment speedup --dataset stories:6 --problems 6",
+    "bench gpu": "lr experiment speedup --model dummy:Qwen3-32B --draft_model "
+    "dummy:Qwen3-1.7B --drawn 0.5 0.24",
+}
+"""Commands that were here once, and what does their work now."""
 
 
 def class_of(command: str) -> Any:
     """The class of a command. Only its own module is imported, since that takes
     time."""
-    match command:
-        case "demo":
-            from lr.commands.answer import Demo
-
-            return Demo
-        case "generate":
-            from lr.commands.answer import Generate
-
-            return Generate
-        case "step":
-            from lr.commands.trace import StepCommand
-
-            return StepCommand
-        case "play":
-            from lr.commands.trace import Play
-
-            return Play
-        case "trace":
-            from lr.commands.trace import TraceCommand
-
-            return TraceCommand
-        case "theory":
-            from lr.commands.theory import Theory
-
-            return Theory
-        case "calibrate":
-            from lr.commands.theory import Calibrate
-
-            return Calibrate
-        case "check":
-            from lr.commands.check import Check
-
-            return Check
-        case "info":
-            from lr.commands.info import Info
-
-            return Info
-        case "run":
-            from lr.commands.run import RunCommand
-
-            return RunCommand
-        case "report":
-            from lr.commands.eval import Report
-
-            return Report
-        case "experiment":
-            from lr.commands.eval import ExperimentCommand
-
-            return ExperimentCommand
-        case "verify":
-            from lr.commands.eval import Verify
-
-            return Verify
-        case "bench decode":
-            from lr.commands.bench import BenchDecode
-
-            return BenchDecode
-        case "bench step":
-            from lr.commands.bench import BenchStep
-
-            return BenchStep
-        case "bench gpu":
-            from lr.commands.bench import BenchGpu
-
-            return BenchGpu
+    module, _, name = COMMANDS[command][0].partition(".")
+    return getattr(import_module(f"lr.commands.{module}"), name)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -126,7 +85,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except LRError as error:
-        print(f"error: {error}", file=sys.stderr)
+        notes = getattr(error, "__notes__", [])
+        print("\n".join([f"error: {error}", *notes]), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
@@ -143,29 +103,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(words: Sequence[str]) -> int:
     """Parse the flags and run the command, or print help or the version."""
-    size = 2 if words[:1] == ["bench"] else 1
-    name = " ".join(words[:size])
+    name = words[0] if words else ""
     if name in COMMANDS:
         import tyro
 
         parsed = tyro.cli(
             class_of(name),
-            args=list(words[size:]),
+            args=list(words[1:]),
             prog=f"lr {name}",
             use_underscores=True,
             config=(tyro.conf.OmitArgPrefixes,),
         )
         parsed.run()
         return 0
-    if words[:1] == ["--version"]:
+    if name == "--version":
         from lr import __version__
 
         print(f"lr {__version__}")
         return 0
-    wants_help = not words or words[-1] in ("-h", "--help")
-    if wants_help and (len(words) < 2 or words[0] == "bench"):
+    if name in ("", "-h", "--help"):
         print(_help())
         return 0
+    moved = MOVED.get(" ".join(words[:2]))
+    if moved is not None:
+        print(f"error: lr {' '.join(words[:2])} is now: {moved}", file=sys.stderr)
+        return 2
     print(f"error: there is no command {name!r}.\n\n{_help()}", file=sys.stderr)
     return 2
 
@@ -174,5 +136,5 @@ def _help() -> str:
     lines = ["Lookahead Reasoning (arXiv 2506.19830) in pure PyTorch."]
     for group, commands in GROUPS.items():
         lines += ["", f"{group}:"]
-        lines += [f"  lr {name:<14} {words}" for name, words in commands.items()]
+        lines += [f"  lr {name:<14} {COMMANDS[name][1]}" for name in commands]
     return "\n".join([*lines, "", "lr COMMAND --help explains its flags."])

@@ -7,26 +7,30 @@ import shlex
 import sys
 import time
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import tyro
 
+from lr.commands.info import memory_table
 from lr.commands.options import ModelChoice
 from lr.commands.show import at_least, console, progress, require_files, table
 from lr.errors import SettingError
 from lr.measure import report
-from lr.measure.bench.report import conditions, write_json
-from lr.measure.datasets import fingerprint, load_items
+from lr.measure.datasets import Item, Task, fingerprint, load_items
 from lr.measure.grading import Grader
+from lr.measure.machine import conditions
+from lr.measure.store import write_json
 from lr.options import GenerateOptions
 from lr.spec.verifiers.base import Requires
 from lr.types import require
 from lr.watch.figures.plots import Curves, draw
 
 if TYPE_CHECKING:
-    from lr.measure.experiments import Lab
+    from lr.measure.lab import Lab
+    from lr.measure.synthetic import Synthetic
+    from lr.reasoner import Reasoner
 
 
 @dataclass(frozen=True)
@@ -212,15 +216,24 @@ class Verify:
         return [verdict.aligned for verdict in judged.verdicts]
 
 
-def lab_of(models: ModelChoice, items: list[Any], work: Path, **settings: Any) -> Lab:
-    """A lab with the models of these flags."""
-    from lr.measure.experiments import Lab
+def lab_of(
+    models: ModelChoice,
+    items: list[Any],
+    work: Path,
+    *,
+    drawn: Synthetic | None = None,
+    **settings: Any,
+) -> Lab:
+    """A lab with the models of these flags. `drawn`: what decides instead of them."""
+    from lr.measure.lab import Lab
+    from lr.measure.synthetic import SyntheticReasoner
 
-    def load(draft_alone: bool) -> Any:
+    def load(draft_alone: bool) -> Reasoner:
         draft = models.draft()
         if draft_alone and draft is not None:
             return models.reasoner(draft, None)
-        return models.reasoner(models.model, draft)
+        reasoner = models.reasoner(models.model, draft)
+        return reasoner if drawn is None else SyntheticReasoner(reasoner, drawn)
 
     head = {
         "model": models.model,
@@ -228,10 +241,15 @@ def lab_of(models: ModelChoice, items: list[Any], work: Path, **settings: Any) -
         "judge_model": models.judge_model,
         "verifier": models.verifier,
         "served_judge": models.server.address() is not None,
+        "drawn": str(drawn),
         **asdict(models.placement),
     }
     judge = models.judge_model
     return Lab(items, work, load, judge=judge, head=head, **settings)
+
+
+DRAWN = ("ar", "sd drafter=ngram", "lr", "lr+sd drafter=ngram")
+"""The ways to answer of models without weights."""
 
 
 @dataclass(frozen=True)
@@ -249,11 +267,18 @@ class ExperimentCommand:
     repeats: int = 1  # How often each problem is answered, with other draws.
     values: tuple[str, ...] = ()
     """What the experiment varies: verifiers (NAME or NAME@CHECKPOINT), widths, budgets,
-    or ways to answer, each a mode and settings, such as "sd drafter=ngram" or "lr
-    verifier=likelihood depth=2". None: those of the paper."""
+    or ways to answer, each a mode and settings, such as "sd drafter=ngram", "lr
+    verifier=likelihood depth=2" or "lr driver=lockstep". None: those of the paper."""
     variant: tuple[str, ...] = ()
-    """For experiment speedup: variants of the method, one more row each; see lr
-    generate."""
+    """For experiment speedup: variants of the method, one more row each (two, cold and
+    warm, if it remembers earlier answers); see lr generate. Its settings win over
+    these."""
+    drawn: tuple[float, float] | None = None
+    """Acceptance of draft steps and draft tokens, drawn at random: for models without
+    weights (--model dummy:Qwen3-32B), whose words mean nothing and whose times do, in
+    answers of --max_tokens (None: 256). Qwen3 on GSM8K in the paper: 0.5 0.24."""
+    prompt_tokens: int = 512  # With --drawn: tokens before the answer.
+    step_tokens: float = 32.0  # With --drawn: mean length of a step.
     concurrency: int | None = None
     """Problems answered at the same time. None: one where speed is measured, else 8."""
     generation: GenerateOptions = field(
@@ -270,6 +295,7 @@ class ExperimentCommand:
         choices = f"one of {', '.join(EXPERIMENTS)}, or all"
         require(names[0] in EXPERIMENTS, "name", self.name, choices)
         at_least(self, problems=2, concurrency=1, repeats=1)
+        at_least(self, prompt_tokens=8, step_tokens=1)
         rows = not self.variant or self.name == "speedup"
         require(rows, "variant", self.variant, "none: only speedup has rows for them")
         draft = self.models.draft()
@@ -279,39 +305,71 @@ class ExperimentCommand:
             started = time.monotonic()
             experiment = EXPERIMENTS[name]
             count = self.problems or experiment.problems
-            dataset = self.dataset or f"tiny:{count}"
-            all_items = load_items(dataset, seed=self.generation.seed)
+            drawn = None
+            values = self.values
+            options = self.generation
+            if self.drawn is None:
+                dataset = self.dataset or f"tiny:{count}"
+                all_items = load_items(dataset, seed=self.generation.seed)
+            else:
+                values = values or DRAWN
+                longest = options.max_tokens or 256  # no token ends such an answer
+                options = replace(options, max_tokens=longest)
+                self._require_memory(options, self.prompt_tokens + longest)
+                drawn = self._synthetic(*self.drawn)
+                width = self.prompt_tokens
+                prompts = [f"{number:x>{width}}" for number in range(count)]
+                all_items = [Item(n, p, Task.FREE) for n, p in enumerate(prompts)]
             items = all_items[:count]
             lab = lab_of(
                 self.models,
                 items,
                 self.work / name,
-                options=self.generation,
-                values=self.values,
+                drawn=drawn,
+                options=options,
+                values=values,
                 variants=self.variant,
                 concurrency=self.concurrency or (1 if experiment.timed else 8),
                 repeats=self.repeats,
                 data=fingerprint(all_items),
             )
             with closing(lab):
-                arms = experiment.arms(lab)
-                total = len(arms) * len(items) * self.repeats
-                notes.print(f"{name}: {len(arms)} arms, {total} answers in {lab.work}")
+                ways = experiment.ways(lab)
+                total = len(ways) * len(items) * self.repeats
+                notes.print(f"{name}: {len(ways)} ways, {total} answers in {lab.work}")
                 with progress(name, total) as advance:
-                    results = lab.run(arms, advance)
+                    results = lab.run(ways, advance)
                 words = ["experiment", self.name]
                 if sys.argv[1:2] == ["experiment"]:
                     words = sys.argv[1:]
                 machine = conditions()
-                facts = ("cpu", "cores", "load", "python", "torch")
+                machine |= {} if drawn is None else {"drawn": str(drawn)}
+                facts = ("cpu", "card", "cores", "load", "python", "torch", "drawn")
                 files = write_results(
                     name,
                     results,
                     self.output,
                     f"lr {shlex.join(words)}",
-                    {fact: machine[fact] for fact in facts},
+                    {fact: machine[fact] for fact in facts if fact in machine},
                 )
             console().print(files[0].read_text(encoding="utf-8"), soft_wrap=True)
             seconds = time.monotonic() - started
             written = ", ".join(map(str, files))
             notes.print(f"{name}: {seconds:.0f} s; written: {written}")
+            for error in lab.failures.values():
+                raise error  # the rows of the others are written
+
+    def _require_memory(self, options: GenerateOptions, tokens: int) -> None:
+        """Print what the models take. Raises `SettingError` if they do not fit."""
+        largest = replace(options, mode="lr+sd", drafter="ngram")
+        memory = self.models.memory(largest, tokens, 1)
+        console(stderr=True).print(memory_table(memory))
+        memory.check()
+
+    def _synthetic(self, alpha1: float, alpha2: float) -> Synthetic:
+        """What decides acceptance."""
+        from lr.measure.synthetic import Synthetic
+        from lr.theory.distributions import Lognormal
+
+        lengths = Lognormal(self.step_tokens, 0.5)
+        return Synthetic(alpha1, alpha2, lengths, lengths)

@@ -28,6 +28,7 @@ from lr.types import require
 if TYPE_CHECKING:
     import torch
 
+    from lr.measure.memory import MemoryPlan
     from lr.model.device import DeviceMap
     from lr.model.weights import Progress
     from lr.reasoner import Reasoner
@@ -196,6 +197,8 @@ class ModelChoice:
     tiny-target), else exact."""
     tensor_parallel: int | None = None
     """Ranks of the target: GPUs from --device on, or CPU processes. None: one."""
+    draft_device: str | None = None  # Another device for the draft.
+    judge_device: str | None = None  # Another device for the judge.
     placement: Placement = field(default_factory=Placement)
     server: JudgeServer = field(default_factory=JudgeServer)
 
@@ -212,7 +215,33 @@ class ModelChoice:
         device = self.placement.torch_device()
         ranks = 1 if self.tensor_parallel is None else self.tensor_parallel
         target = spread([device], ranks, self.placement.threads)
-        return DeviceMap.of({"target": target, "draft": device, "judge": device})
+        draft = self.draft_device or device
+        judge = self.judge_device or device
+        return DeviceMap.of({"target": target, "draft": draft, "judge": judge})
+
+    def memory(self, options: GenerateOptions, tokens: int, share: int) -> MemoryPlan:
+        """The memory that these models need, with `share` answers at a time."""
+        from lr.measure.memory import plan_memory
+
+        judges = (self.verifier or "").startswith("judge") and not self.server.address()
+        draft = self.draft()
+        names = (
+            with_weights(self.weights, self.model),
+            None if draft is None else with_weights(self.draft_weights, draft),
+            self.judge_model if judges else None,
+        )
+        places = self.devices()
+        waits = places.target[0].type == "cuda"  # for free memory, answer by answer
+        return plan_memory(
+            names,
+            places,
+            torch_dtype(self.placement.dtype),
+            options,
+            tokens,
+            share=1 if waits else share,
+            num_blocks=self.placement.num_blocks,
+            verifier=self.verifier or "exact",
+        )
 
     def load(self, *, needs_draft: bool | None) -> Reasoner:
         """The reasoner these flags describe. Plain decoding loads no draft;

@@ -23,7 +23,6 @@ from lr.commands.options import (
     ModelChoice,
     VariantChoice,
     spread,
-    torch_dtype,
 )
 from lr.commands.show import at_least, console, progress
 from lr.errors import SettingError
@@ -32,13 +31,11 @@ from lr.measure.grading import Grader, grade_programs
 from lr.measure.programs import CodeLimits, write_samples
 from lr.measure.store import SETTINGS, Store
 from lr.options import LOOKAHEAD, MODES, GenerateOptions, Mode, TokenDrafter
-from lr.registry import with_weights
 from lr.trace import Stats
 from lr.types import require
 from lr.watch.words import summary
 
 if TYPE_CHECKING:
-    from lr.measure.memory import MemoryPlan
     from lr.measure.running import Evaluation
     from lr.model.device import DeviceMap
 
@@ -64,6 +61,8 @@ class RunModels(ModelChoice):
     """With --device auto: CUDA devices of the target, by number."""
     draft_gpu_id: str = "2"  # With --device auto: CUDA device of the draft.
     judge_gpu_id: str = "3"  # With --device auto: CUDA device of the judge.
+    draft_device: tyro.conf.Suppress[str | None] = None  # by number, see above
+    judge_device: tyro.conf.Suppress[str | None] = None
 
     def named(self, dataset: str) -> tuple[RunModels, str | None]:
         """These settings with every model named, and a note if they are not the
@@ -147,30 +146,6 @@ class RunModels(ModelChoice):
         target = spread(gpus, self.tensor_parallel, self.placement.threads)
         placed = {role: torch.device("cuda", n) for role, n in others.items()}
         return DeviceMap.of({"target": target, **placed})
-
-    def memory(self, options: GenerateOptions, tokens: int, share: int) -> MemoryPlan:
-        """The memory that these models (from `used_in`) need."""
-        from lr.measure.memory import plan_memory
-
-        judges = (self.verifier or "").startswith("judge") and not self.server.address()
-        draft = self.draft_model
-        names = (
-            with_weights(self.weights, self.model),
-            None if draft is None else with_weights(self.draft_weights, draft),
-            self.judge_model if judges else None,
-        )
-        places = self.devices()
-        waits = places.target[0].type == "cuda"  # for free memory, answer by answer
-        return plan_memory(
-            names,
-            places,
-            torch_dtype(self.placement.dtype),
-            options,
-            tokens,
-            share=1 if waits else share,
-            num_blocks=self.placement.num_blocks,
-            verifier=self.verifier or "exact",
-        )
 
 
 @dataclass(frozen=True)
@@ -393,6 +368,7 @@ def watch(evaluation: Evaluation, notes: Console) -> None:
             progress("answers", len(keys), num_done) as advance,
             closing(evaluation.run()) as records,
         ):
+            evaluation.warm_up()
             for record in records:
                 rights.append(record["right"])
                 stats += convert(record["stats"], Stats)

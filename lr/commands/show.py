@@ -3,9 +3,8 @@ Plain text where the output is not a terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -70,11 +69,6 @@ def table(
     return grid
 
 
-def in_words(facts: Mapping[str, object]) -> str:
-    """One line of facts, such as the machine of a measurement."""
-    return ", ".join(f"{name} {value}" for name, value in facts.items())
-
-
 @contextmanager
 def progress(title: str, total: int, done: int = 0) -> Iterator[Callable[..., None]]:
     """A progress bar on standard error, shown in a terminal only. Yields a function to
@@ -126,15 +120,6 @@ def require_files(**files: Path | None) -> None:
             require(path.parent.is_dir(), name, str(path), expected)
     if files.get("figure") is not None:
         require_matplotlib()
-
-
-def settings_of(flags: Any) -> dict[str, Any]:
-    """The flags of a command, for its JSON file: all except the files it writes."""
-    settings = {}
-    for name, value in asdict(flags).items():
-        if name not in ("json", "figure"):
-            settings[name] = str(value) if isinstance(value, Path) else value
-    return settings
 
 
 def step_line(step: AnswerStep, *, tiny: bool = False) -> Text:

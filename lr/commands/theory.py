@@ -14,10 +14,11 @@ from rich.table import Table
 
 from lr.commands.options import ModelChoice
 from lr.commands.show import at_least, console, progress, require_files, table
-from lr.measure.bench.report import conditions, in_turn, write_json
 from lr.measure.datasets import ask, load_items
-from lr.options import Driver
-from lr.spec.protocol import Schedule
+from lr.measure.machine import conditions
+from lr.measure.store import write_json
+from lr.measure.ways import Way, in_turn
+from lr.options import LOOKAHEAD, Driver, GenerateOptions, make_options
 from lr.theory.calibration import (
     Calibration,
     calibrate,
@@ -25,7 +26,7 @@ from lr.theory.calibration import (
     predicted_speedup,
     ratio_with_error,
 )
-from lr.theory.cost import DRAFT_FORWARDS, Answers, Timed, Way
+from lr.theory.cost import DRAFT_FORWARDS, Answers, Timed
 from lr.theory.domain import DomainError, probability
 from lr.theory.formula_vs_simulation import FORMULAS, Point
 from lr.tiny.language import Split
@@ -89,13 +90,23 @@ MEANINGS = {
     "b": "a further row of the target, as a share of one row",
     "v": "a verdict, in steps of plain decoding",
 }
+TOKENS = "num_speculative_tokens"
+PLAIN = Way({"way": "ar"}, "ar")
 WAYS = (
-    *(Way(tokens=k) for k in (2, 4)),
-    *(Way(Schedule.SYNC, depth) for depth in (1, 2, 4)),
-    *(Way(Schedule.DEPTH, depth) for depth in (1, 2, 4, 6)),
-    *(Way(Schedule.DEPTH, depth, tokens=4) for depth in (2, 6)),
+    *(Way({"way": f"sd {k}"}, "sd", {TOKENS: k}) for k in (2, 4)),
+    *(
+        Way(
+            {"way": f"{schedule} {depth}"}, "lr", {"schedule": schedule, "depth": depth}
+        )
+        for schedule, depths in (("sync", (1, 2, 4)), ("depth", (1, 2, 4, 6)))
+        for depth in depths
+    ),
+    *(
+        Way({"way": f"depth {depth} + sd 4"}, "lr+sd", {"depth": depth, TOKENS: 4})
+        for depth in (2, 6)
+    ),
 )
-"""The ways of decoding that `lr calibrate --compare` measures."""
+"""The ways to answer that `lr calibrate --compare` measures."""
 
 
 @dataclass(frozen=True)
@@ -161,15 +172,12 @@ class Calibrate:
         """The calibration, from training problems."""
         questions = self._questions(Split.TRAIN)
         reasoner.generate(questions[0], max_tokens=40)  # the first call allocates
-        tokens = {
-            "drafter": "draft",
-            "num_speculative_tokens": self.num_speculative_tokens,
-        }
-        modes: dict[str, dict[str, Any]] = {
-            "plain": {"mode": "ar"},
-            "lookahead": {"mode": "lr", "schedule": "sync", "depth": self.depth},
-            "tokens": {"mode": "sd", **tokens},
-            "hybrid": {"mode": "lr+sd", "depth": 2, **tokens},
+        k = self.num_speculative_tokens
+        modes = {
+            "plain": GenerateOptions(mode="ar"),
+            "lookahead": GenerateOptions(mode="lr", schedule="sync", depth=self.depth),
+            "tokens": GenerateOptions(mode="sd", num_speculative_tokens=k),
+            "hybrid": GenerateOptions(mode="lr+sd", depth=2, num_speculative_tokens=k),
         }
         problems = _of_each(
             "calibrating",
@@ -201,30 +209,31 @@ class Calibrate:
             "comparing",
             questions,
             lambda question, number: {
-                way: self._events(reasoner, question, self._options(way))
-                for way in in_turn([Way(), *WAYS], number)
+                way.name: self._events(reasoner, question, self._options(way))
+                for way in in_turn([PLAIN, *WAYS], number)
             },
         )
         forwards = None if self.driver == "overlapped" else DRAFT_FORWARDS
-        plain = [_per_token(runs[Way()]) for runs in problems]
+        plain = [_per_token(runs[PLAIN.name]) for runs in problems]
         rows = []
         for way in WAYS:
             answers = Answers()
             for runs in problems:
-                answers.add(runs[way])
+                answers.add(runs[way.name])
             accepting = calibration.accepting(answers)
-            expected = predicted_speedup(way, calibration, forwards)
-            for_kept = predicted_speedup(way, accepting, forwards)
-            taken = [_per_token(runs[way]) for runs in problems]
+            options = self._options(way)
+            expected = predicted_speedup(options, calibration, forwards)
+            for_kept = predicted_speedup(options, accepting, forwards)
+            taken = [_per_token(runs[way.name]) for runs in problems]
             measured, error = ratio_with_error(plain, taken)
             row = {
-                "way": way.name,
-                "formula": closed_form(way, calibration),
+                **way.cells,
+                "formula": closed_form(options, calibration),
                 "expected": expected,
                 "measured": measured,
                 "error": error,
                 "gap": expected / measured - 1,
-                "kept": accepting.alpha1 if way.depth else None,
+                "kept": accepting.alpha1 if options.looks_ahead else None,
                 "for_kept": for_kept,
                 "gap_for_kept": for_kept / measured - 1,
             }
@@ -244,29 +253,23 @@ class Calibrate:
         first = 0 if split is Split.TRAIN else self.problems
         return [ask(item) for item in items[first : first + count]]
 
-    def _options(self, way: Way) -> dict[str, Any]:
-        """The options of `generate` for a way."""
-        modes = {(0, 0): "ar", (0, 1): "sd", (1, 0): "lr", (1, 1): "lr+sd"}
-        return {
-            "mode": modes[way.depth > 0, way.tokens > 0],
-            "schedule": way.schedule.value,
-            "depth": way.depth or 1,
-            "drafter": "draft",
-            "num_speculative_tokens": way.tokens or 1,
-            "driver": self.driver if way.depth else "lockstep",
-        }
+    def _options(self, way: Way) -> GenerateOptions:
+        """The options of an answer in this way."""
+        ahead = way.mode in LOOKAHEAD
+        driver = self.driver if ahead else "lockstep"
+        return make_options(mode=way.mode, driver=driver, **way.options)
 
     def _events(
-        self, reasoner: Reasoner, question: str, options: dict[str, Any]
+        self, reasoner: Reasoner, question: str, options: GenerateOptions
     ) -> list[Timed]:
         """The events of one run, timed."""
         longest = None if self.dataset == "stories" else 400
         answer = reasoner.run(
             question,
+            options,
             seed=self.seed,
             max_tokens=self.max_tokens or longest,
             temperature=self.temperature,
-            **options,
         )
         clock = self._clock(reasoner)
         answer.trace.clock = clock

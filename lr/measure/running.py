@@ -16,6 +16,7 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,14 +24,15 @@ from typing import Any
 from lr import __version__
 from lr.engine.answer import Answer
 from lr.errors import ContextError
-from lr.measure.bench.report import conditions
 from lr.measure.datasets import Item, ask
 from lr.measure.grading import Grade, Grader
+from lr.measure.machine import conditions
 from lr.measure.report import AnswerRecord
 from lr.measure.store import AnswerKey, Store
 from lr.measure.verifier_eval import PairRecorder
+from lr.measure.ways import WAY_MODES
 from lr.model.files import resolve
-from lr.options import LOOKAHEAD, MODES, GenerateOptions
+from lr.options import LOOKAHEAD, GenerateOptions
 from lr.reasoner import Reasoner
 from lr.registry import is_dummy
 from lr.result import Result
@@ -41,7 +43,6 @@ from lr.types import Finish, Role, require
 from lr.watch.trace.file import trace_lines
 from lr.watch.trace.record import trace_of
 
-RUN_MODES = (*MODES, "draft")
 WARM_UP_TOKENS = 16
 SMALL = 32 << 20  # Bytes of a file that is read to identify it.
 CODE_AND_WEIGHTS = {".py", ".json", ".jinja", ".txt", ".model", ".safetensors"}
@@ -51,7 +52,7 @@ def engine_options(
     mode: str, protocol: str, options: GenerateOptions
 ) -> GenerateOptions:
     """The engine's settings for a mode. Raises `SettingError` if the two do not fit."""
-    require(mode in RUN_MODES, "mode", mode, f"one of {', '.join(RUN_MODES)}")
+    require(mode in WAY_MODES, "mode", mode, f"one of {', '.join(WAY_MODES)}")
     if protocol == "acceptance":
         judged = f"'generate': mode {mode!r} judges no steps; use mode lr"
         require(mode in LOOKAHEAD, "protocol", protocol, judged)
@@ -61,8 +62,8 @@ def engine_options(
 
 @dataclass
 class Evaluation:
-    """Answers problems into a store. Iterate over `run`; leaving it early closes
-    everything, and what was yielded is on disk.
+    """Answers problems into a store. Call `warm_up` where time counts, then iterate
+    over `run`; leaving it early closes everything, and what was yielded is on disk.
 
     All answers have the same `options`, except for the sample. `total_tokens` bounds
     prompt and answer together. `save_pairs` keeps every judged pair in pairs/,
@@ -81,7 +82,6 @@ class Evaluation:
     variant: Variant | None = None
     save_pairs: bool = False
     save_traces: bool = False
-    warm_up: bool = True
 
     def __post_init__(self) -> None:
         self.item_of = {item.number: item for item in self.items}
@@ -112,12 +112,8 @@ class Evaluation:
                 record = self._too_long(key, error)
                 self.store.write(key.file, record)
                 yield record
-        answers = list(key_of)
-        # 2. The first forwards are slow: they set things up and start the draft.
-        if self.warm_up:
-            self._warm_up(answers)
-        # 3. Write each answer to disk as soon as it is complete.
-        for answer, _ in self.reasoner.engine.serve(answers, self.concurrency):
+        # 2. Write each answer to disk as soon as it is complete.
+        for answer, _ in self.reasoner.engine.serve(list(key_of), self.concurrency):
             if answer.done:
                 yield self._keep(key_of[answer], answer)
 
@@ -146,9 +142,13 @@ class Evaluation:
             detailed=self.save_traces,
         )
 
-    def _warm_up(self, answers: Sequence[Answer]) -> None:
+    def warm_up(self) -> None:
         """Write a few tokens of the first answer and discard them, with the cache that
-        the answers will need."""
+        the answers will need: the first forwards set things up and start the draft."""
+        answers = []
+        for key in self.missing:
+            with suppress(ContextError):
+                answers.append(self._begin(key))
         if not answers:
             return
         first = answers[0]

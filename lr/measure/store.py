@@ -179,6 +179,12 @@ class Store:
             raise
 
 
+def write_json(content: Mapping[str, Any], path: Path | None) -> None:
+    """Write the file completely or not at all; do nothing without a path."""
+    if path is not None:
+        Store(path.parent).write(path.name, content)
+
+
 def read_object(path: Path) -> dict[str, Any]:
     """The JSON object in a file. Raises `SettingError`."""
     try:

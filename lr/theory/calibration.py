@@ -17,15 +17,15 @@ from statistics import fmean
 from typing import Any
 
 from lr.errors import LRError
-from lr.spec.protocol import Schedule
-from lr.theory.asynchronous import Window, lr_async_speedup
+from lr.options import GenerateOptions
+from lr.theory.asynchronous import lr_async_speedup
 from lr.theory.cost import (
     DRAFT_FORWARDS,
     Answers,
     Load,
     PassCost,
     Timed,
-    Way,
+    drafted_tokens,
     ratio,
     seconds_per_step,
 )
@@ -74,9 +74,9 @@ class Calibration:
             alpha2=ratio(rounds.accepted, rounds.tried, self.alpha2),
         )
 
-    def step_tokens(self, way: Way) -> float:
+    def step_tokens(self, options: GenerateOptions) -> float:
         """Mean tokens of an emitted step: lookahead keeps the draft's own."""
-        kept = self.alpha1 if way.depth else 0.0
+        kept = self.alpha1 if options.looks_ahead else 0.0
         by_draft = fmean(self.draft_lengths or (1,))
         return kept * by_draft + (1 - kept) * fmean(self.target_lengths or (1,))
 
@@ -235,19 +235,19 @@ def ratio_with_error(
 # ---- predict
 
 
-def closed_form(way: Way, calibration: Calibration) -> float:
+def closed_form(options: GenerateOptions, calibration: Calibration) -> float:
     """The formula's speedup at the calibrated values, if only the target speculates on
     tokens: it shortens the target's step and so makes the draft's dearer."""
     alpha = calibration.alpha1
-    tokens = float(sd_speedup(calibration.alpha2, way.tokens, calibration.c2))
+    drafted = drafted_tokens(options)
+    tokens = float(sd_speedup(calibration.alpha2, drafted, calibration.c2))
     c = calibration.c1 * tokens
-    if way.depth == 0:
+    if not options.looks_ahead:
         return tokens
-    if way.schedule is Schedule.SYNC:
-        return tokens * float(lr_sync_cycle_speedup(alpha, way.depth, c))
+    if options.schedule == "sync":
+        return tokens * float(lr_sync_cycle_speedup(alpha, options.depth, c))
     c = min(c, 1 - 1e-9)  # a draft that is no faster than the target gains nothing
-    window: Window = "paper" if way.schedule is Schedule.PAPER else "depth"
-    return tokens * float(lr_async_speedup(alpha, way.depth, c, window))
+    return tokens * float(lr_async_speedup(alpha, options.depth, c, options.schedule))
 
 
 def plain_seconds(calibration: Calibration) -> float:
@@ -259,11 +259,14 @@ def plain_seconds(calibration: Calibration) -> float:
 
 
 def predicted_speedup(
-    way: Way, calibration: Calibration, draft_forwards: int | None = DRAFT_FORWARDS
+    options: GenerateOptions,
+    calibration: Calibration,
+    draft_forwards: int | None = DRAFT_FORWARDS,
 ) -> float:
     """Tokens per second, over those of plain decoding, from the calibration alone."""
-    load = calibration.expected_load(way.tokens)
+    load = calibration.expected_load(drafted_tokens(options))
     costs = calibration.target, calibration.draft
-    seconds = seconds_per_step(way, load, costs, draft_forwards)
-    longer = calibration.step_tokens(way) / calibration.step_tokens(Way())
+    seconds = seconds_per_step(options, load, costs, draft_forwards)
+    plain = calibration.step_tokens(GenerateOptions(mode="ar"))
+    longer = calibration.step_tokens(options) / plain
     return longer * plain_seconds(calibration) / seconds

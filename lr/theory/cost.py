@@ -25,6 +25,7 @@ from statistics import fmean
 
 import numpy as np
 
+from lr.options import GenerateOptions
 from lr.spec.protocol import Emit, Limits, Schedule, SchedulerConfig, WorkKind
 from lr.theory.distributions import Bernoulli, Constant, Resampled
 from lr.theory.simulate import ENDLESS, World, simulate
@@ -189,33 +190,21 @@ def ratio(above: float, below: float, otherwise: float = 0.0) -> float:
     return above / below if below else otherwise
 
 
-@dataclass(frozen=True)
-class Way:
-    """A way of decoding. `depth` 0: no lookahead. `tokens` 0: no token-level
-    speculation."""
-
-    schedule: Schedule = Schedule.SYNC
-    depth: int = 0
-    tokens: int = 0
-
-    @property
-    def name(self) -> str:
-        """Such as "sync 4", "sd 2" or "sync 4 + sd 2"."""
-        parts = [f"{self.schedule.value} {self.depth}"] if self.depth else []
-        parts += [f"sd {self.tokens}"] if self.tokens else []
-        return " + ".join(parts) or "ar"
+def drafted_tokens(options: GenerateOptions) -> int:
+    """Tokens that are drafted ahead inside the target's steps."""
+    return options.num_speculative_tokens if options.speculates else 0
 
 
 def seconds_per_step(
-    way: Way,
+    options: GenerateOptions,
     load: Load,
     costs: tuple[PassCost, PassCost],
     draft_forwards: int | None = DRAFT_FORWARDS,
     *,
     steps: int | None = None,
 ) -> float:
-    """Seconds per emitted step, from about `steps` simulated steps (None:
-    `SIMULATED_STEPS`). `costs` is (target, draft).
+    """Seconds per emitted step of answers with these options, from about `steps`
+    simulated steps (None: `SIMULATED_STEPS`). `costs` is (target, draft).
 
     `draft_forwards` None: each model has its own machine (driver overlapped), and the
     clock counts seconds. Otherwise they share a thread, and the clock counts ticks: one
@@ -227,7 +216,7 @@ def seconds_per_step(
     first = target.seconds(1, load.proposed) + load.draft_passes * draft.first
     row = target.row + target.token * load.proposed + load.draft_passes * draft.row
     target_pass = PassCost(first, row)
-    if way.depth == 0:
+    if not options.looks_ahead:
         return fmean(load.target_passes) * first + load.start / load.steps_per_chain
 
     # 2. The durations of a step on the simulated clock.
@@ -239,7 +228,7 @@ def seconds_per_step(
     if load.draft_lengths:
         reading = target.token * fmean(load.draft_lengths)
         # in a synchronous batch each row begins one pass after the row before it
-        later = target.first if way.schedule is Schedule.SYNC else 0.0
+        later = target.first if options.schedule == "sync" else 0.0
     world = World(
         Bernoulli(load.acceptance),
         target=Resampled([passes * first / tick for passes in load.target_passes]),
@@ -258,7 +247,7 @@ def seconds_per_step(
         if done >= steps:
             break
         limits = Limits(chain) if chain else ENDLESS  # a simulated step has one token
-        config = SchedulerConfig(limits, way.schedule, way.depth)
+        config = SchedulerConfig(limits, Schedule(options.schedule), options.depth)
         run = simulate(config, replace(world, seed=number), chain or steps)
         if draft_forwards is None:
             seconds += run.seconds

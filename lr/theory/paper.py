@@ -1,4 +1,4 @@
-"""The paper's measurements as data, fits to them, and a calibration made of both.
+"""The paper's measurements as data, and fits to them.
 
 `TABLE_1` and `TABLE_3` are Tables 1 and 3 as printed (arXiv 2506.19830 v1). The paper
 states neither c1 nor c2 nor lengths of steps. The rest is fitted, and a good fit does
@@ -14,7 +14,6 @@ Here c and v include everything that costs like a draft step or like a verdict. 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -22,9 +21,7 @@ from scipy.optimize import brentq, curve_fit
 
 from lr.theory.acceptance import beta_width_acceptance, tree_rows
 from lr.theory.asynchronous import lr_async_limit
-from lr.theory.calibration import Calibration
-from lr.theory.cost import PassCost
-from lr.theory.domain import DomainError, Reals, geometric
+from lr.theory.domain import Reals, geometric
 from lr.theory.synchronous import sd_tokens
 
 DATASETS = tuple("AIME24 AMC23 GSM8K HumanEval GPQA MT-Bench LiveCodeBench".split())
@@ -123,30 +120,11 @@ def fit_width(row: WidthRow) -> WidthFit:
     return WidthFit(float(p), float(q), float(base), float(per_row))
 
 
-def paper_calibration(pair: str = "r1", dataset: str = "GSM8K") -> Calibration:
-    """A pair of Table 1 ("r1", "qwen3") on a data set, in units of a target step of one
-    token.
-
-    alpha1 is printed. c1 and v are fitted to Table 1, the cost of a further row to Table
-    3. alpha2 is the rate at which 8 free draft tokens give the printed SD speedup."""
-    if pair not in TABLE_1:
-        raise DomainError("pair", pair, " or ".join(TABLE_1))
-    if dataset not in DATASETS:
-        raise DomainError("dataset", dataset, f"one of {', '.join(DATASETS)}")
-    table = TABLE_1[pair]
-    column = DATASETS.index(dataset)
-    c, v = fit_speedups(table)
+def token_acceptance(pair: ModelPair, dataset: str) -> float:
+    """The rate at which 8 free draft tokens give the SD speedup of Table 1."""
+    speedup = pair.tokens[DATASETS.index(dataset)]
 
     def surplus(alpha2: float) -> float:
-        return float(sd_tokens(alpha2, LOOKUP_TOKENS)) - table.tokens[column]
+        return float(sd_tokens(alpha2, LOOKUP_TOKENS)) - speedup
 
-    return Calibration(
-        name=f"{table.name}, {dataset}, from the paper's tables",
-        alpha1=table.acceptance[column],
-        alpha2=float(brentq(surplus, 0, 1, xtol=1e-14)),
-        plain_token=1.0,
-        target=PassCost(1.0, row=fmean(fit_width(row).per_row for row in TABLE_3)),
-        draft=PassCost(c),
-        verdict=v,
-        lookup=True,
-    )
+    return float(brentq(surplus, 0, 1, xtol=1e-14))

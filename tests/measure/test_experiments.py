@@ -14,11 +14,11 @@ import pytest
 from lr.commands.cli import main
 from lr.measure.experiments import (
     EXPERIMENTS,
-    ArmResult,
-    budget_arms,
-    speedup_arms,
+    budget_ways,
+    speedup_ways,
     time_shares,
 )
+from lr.measure.lab import WayResult
 from lr.measure.report import RunResults, summarise
 from lr.measure.store import AnswerKey
 from lr.options import GenerateOptions
@@ -81,20 +81,20 @@ def test_every_table_has_all_its_columns(name: str) -> None:
         "cut_steps": 0,
         "steps": [["accepted", 20], ["correction", 40]],
     }
-    arms = experiment.arms(lab)
+    ways = experiment.ways(lab)
     runs = [
-        RunResults(Path(arm.name), {AnswerKey(0): record}, {"mode": arm.mode})
-        for arm in arms
+        RunResults(Path(way.name), {AnswerKey(0): record}, {"mode": way.mode})
+        for way in ways
     ]
     baseline = next(run for run in runs if run.mode == "ar")
     results = [
-        ArmResult(arm, lab, summarise(run, baseline))
-        for arm, run in zip(arms, runs, strict=True)
+        WayResult(way, lab, summarise(run, baseline))
+        for way, run in zip(ways, runs, strict=True)
     ]
     rows = experiment.rows(results)
     assert len(rows) >= 3 and all(row.keys() == rows[0].keys() for row in rows)
     assert rows[0].keys() >= set(experiment.drawn)
-    assert len({arm.name for arm in arms}) == len(arms)
+    assert len({way.name for way in ways}) == len(ways)
 
 
 def test_work_beyond_the_time_was_done_at_once() -> None:
@@ -118,30 +118,33 @@ def test_accuracy_falls_with_what_a_verifier_lets_through(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     "flags",
-    ["tables", "speedup --problems 1", "width --values x", "speedup --values fast"],
+    [
+        "tables",
+        "speedup --problems 1",
+        "width --values x",
+        "speedup --values fast",
+        "speedup --concurrency 2 --problems 2",
+        "speedup --drawn 0.5 0.2 --model Qwen3-99B --draft_model tiny-draft",
+        "speedup --drawn 0.5 2 --model dummy:tiny-target --problems 2",
+    ],
 )
 def test_what_is_refused(flags: str) -> None:
     assert main(["experiment", *flags.split()]) == 2
 
 
-def test_ways_to_answer_are_given_in_words() -> None:
-    lab: Any = SimpleNamespace(
-        values=("ar", "lr+sd drafter=draft depth=2 verifier=likelihood:-1"),
-        variants=("specreason",),
-    )
-    plain, both, variant = speedup_arms(lab)
-    assert plain.mode == "ar" and not plain.options
-    assert both.mode == "lr+sd" and both.verifier == "likelihood:-1"
-    assert both.options == {"drafter": "draft", "depth": 2}
+def test_variants_follow_the_ways_that_were_asked_for() -> None:
+    lab: Any = SimpleNamespace(values=("ar", "lr depth=2"), variants=("specreason",))
+    plain, lookahead, variant = speedup_ways(lab)
+    assert (plain.mode, lookahead.options) == ("ar", {"depth": 2})
     assert variant.variant == "specreason"
 
 
 def test_the_splits_of_a_budget() -> None:
     lab: Any = SimpleNamespace(values=("4",), options=GenerateOptions(), mode="lr")
-    arms = {(arm.cells["k1"], arm.cells["k2"]): arm for arm in budget_arms(lab)}
-    assert set(arms) == {(1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (4, 1)}
-    modes = {split: arm.mode for split, arm in arms.items()}
+    ways = {(way.cells["k1"], way.cells["k2"]): way for way in budget_ways(lab)}
+    assert set(ways) == {(1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (4, 1)}
+    modes = {split: way.mode for split, way in ways.items()}
     assert modes[1, 1] == "ar" and modes[1, 4] == "sd" and modes[4, 1] == "lr"
     assert modes[2, 2] == "lr+sd"
     limits = {"depth": 1, "max_target_rows": 2, "num_speculative_tokens": 1}
-    assert arms[2, 2].options == limits
+    assert ways[2, 2].options == limits

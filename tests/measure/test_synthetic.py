@@ -3,28 +3,31 @@ driver."""
 
 from __future__ import annotations
 
+import json
 import math
+from pathlib import Path
 
 import pytest
 import torch
 
 from lr import Reasoner
-from lr.engine.runner import ModelRunner
-from lr.measure.bench.synthetic import (
+from lr.commands.cli import main
+from lr.commands.eval import DRAWN
+from lr.engine.verifiers import VerifierChoice
+from lr.measure.synthetic import (
     INSTRUCTIONS,
     STEPS,
     TOKENS,
     Synthetic,
-    SyntheticAnswer,
+    SyntheticReasoner,
     SyntheticRule,
-    SyntheticVerifier,
     kept_at,
 )
-from lr.model.weights import load_model
-from lr.options import GenerateOptions
 from lr.result import Result
 from lr.rng import Stream
 from lr.spec.proposal import Draws, Proposal
+from lr.spec.variant import Variant
+from lr.spec.verifiers.judge import JudgeVerifier
 from lr.theory.distributions import Constant, Resampled
 from lr.types import Role
 
@@ -38,16 +41,9 @@ def reasoner() -> Reasoner:
     )
 
 
-def answer(
-    reasoner: Reasoner,
-    synthetic: Synthetic,
-    verifier: SyntheticVerifier | None = None,
-    **changes: object,
-) -> Result:
+def answer(reasoner: Reasoner, synthetic: Synthetic, **changes: object) -> Result:
     settings = {"mode": "lr", "max_tokens": 160, "drafter": "ngram"} | changes
-    options = GenerateOptions(**settings)  # type: ignore[arg-type]
-    judge = verifier or SyntheticVerifier(synthetic)
-    return SyntheticAnswer(reasoner.engine, "x" * 20, options, judge).finish()
+    return SyntheticReasoner(reasoner, synthetic).generate("x" * 20, **settings)
 
 
 def chance_of(successes: int, trials: int, p: float) -> float:
@@ -102,17 +98,35 @@ def test_the_answer_does_not_depend_on_the_driver(reasoner: Reasoner) -> None:
 
 
 def test_the_judge_reads_and_decides_nothing(reasoner: Reasoner) -> None:
-    model = load_model("dummy:tiny-judge", dtype=torch.float32)
+    choice = VerifierChoice("judge", reasoner.codec, "dummy:tiny-judge")
+    judge = choice.build(reasoner.engine.target)
+    assert isinstance(judge, JudgeVerifier)
     passes: list[tuple[int, int]] = []
-    runner = ModelRunner(
-        model, num_blocks=64, observer=lambda b, n, _: passes.append((b, n))
-    )
-    result = answer(reasoner, FIXED, SyntheticVerifier(FIXED, runner))
+    judge.model.runner.observer = lambda b, n, _: passes.append((b, n))
+    drawn = answer(reasoner, FIXED)
+    result = answer(reasoner, FIXED, variant=Variant(verifier=judge))
     assert sum(branches for branches, _ in passes) >= result.stats.judged > 0
     # The instructions are read with the first pairs and stay.
     assert passes[0][1] > passes[0][0] * len(INSTRUCTIONS)
     assert all(tokens < rows * len(INSTRUCTIONS) for rows, tokens in passes[1:])
-    assert result.tokens == answer(reasoner, FIXED).tokens
+    assert result.tokens == drawn.tokens
+
+
+def test_models_without_weights_are_timed_like_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = f"experiment speedup --output {tmp_path} --work {tmp_path} --problems 2 "
+    words += "--model dummy:tiny-target --draft_model dummy:tiny-draft --drawn 1 1 "
+    words += "--verifier exact --prompt_tokens 20 --max_tokens 24 --step_tokens 6"
+    assert main(words.split()) == 0
+    assert "steps accepted with 1.00" in capsys.readouterr().out
+    content = json.loads((tmp_path / "speedup.json").read_text())
+    rows = [dict(zip(content["columns"], row, strict=True)) for row in content["rows"]]
+    assert [row["way"] for row in rows] == list(DRAWN)
+    plain, tokens, steps, both = rows
+    assert plain["tokens/pass"] == 1.0 and plain["right"] is None
+    assert tokens["tokens kept"] == both["tokens kept"] == 1.0
+    assert steps["steps kept"] > 0.7, "all but the step that the length cuts"
 
 
 def test_the_rule_has_its_law() -> None:

@@ -17,9 +17,10 @@ from tests_root import ROOT
 from lr.commands.cli import main
 from lr.commands.theory import Calibrate
 from lr.errors import SettingError
-from lr.spec.protocol import Emit, NodeId, Schedule
+from lr.options import GenerateOptions
+from lr.spec.protocol import Emit, NodeId
 from lr.theory.calibration import Calibration, predicted_speedup
-from lr.theory.cost import Timed, Way
+from lr.theory.cost import Timed
 from lr.theory.formula_vs_simulation import FORMULAS
 from lr.tiny.language import Split
 from lr.types import EmittedStep, Finish, Origin, Step, Verdict
@@ -104,10 +105,10 @@ def test_a_prediction_for_what_the_compared_answers_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The same costs, another acceptance."""
-    deep = Way(Schedule.DEPTH, 4)
+    deep = GenerateOptions(mode="lr", depth=4)
 
-    def events(command: Calibrate, _: object, question: str, options: dict[str, Any]):
-        if options == command._options(deep):
+    def events(_: Calibrate, reasoner: object, question: str, options: object):
+        if options == deep:
             return answered(2.0, True, False, False, False)
         return answered(2.0)
 
@@ -115,7 +116,7 @@ def test_a_prediction_for_what_the_compared_answers_kept(
     calibration = Calibration.load(ROOT / "docs" / "results" / "tiny_calibration.json")
     rows = Calibrate(problems=4, compare=2).comparison(None, calibration)
     others = {row["way"]: row for row in rows}
-    row = others.pop(deep.name)
+    row = others.pop("depth 4")
     assert row["kept"] == 0.25 < calibration.alpha1
     assert row["for_kept"] < row["expected"]
     worse = replace(calibration, alpha1=0.25)
@@ -134,10 +135,10 @@ def test_ctrl_c_keeps_the_problems_that_were_done(
         for number, question in enumerate(command._questions(split))
     }
 
-    def events(_: Calibrate, reasoner: object, question: str, options: dict[str, Any]):
+    def events(_: Calibrate, reasoner: object, question: str, options: Any):
         if numbers[question] == stopped:
             raise KeyboardInterrupt
-        plain = options["mode"] == "ar"
+        plain = options.mode == "ar"
         return answered(3.0 + numbers[question] if plain else 2.0)
 
     monkeypatch.setattr(Calibrate, "_events", events)

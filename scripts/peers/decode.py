@@ -1,23 +1,38 @@
-"""`lr bench decode`: plain decoding and token-level speculation next to transformers'
-`generate`, prompt lookup and assisted generation, on the same checkpoints and prompts.
+"""Time plain decoding and token-level speculation next to transformers' `generate`,
+prompt lookup and assisted generation, on the same checkpoints and prompts.
+
+    python scripts/peers/decode.py --problems 2 --batches 1 4
+    python scripts/peers/decode.py --model DIR --draft_model DIR --dataset gsm8k.jsonl
 
 All contenders write whole answers to the same prompts, the prompt's pass included, at
 temperature 0, so in float32 they write the same tokens. In a batch all rows have the
-same prompt."""
+same prompt. Each question is answered in every way in turn, and ratios are taken
+question by question, so a drift of the machine's speed affects all alike."""
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import quantiles
 from typing import Any
 
 import torch
+import tyro
 
-from lr.measure.bench.report import Spread, in_turn
+from lr.commands import show
+from lr.commands.options import ModelChoice
+from lr.errors import LRError
+from lr.measure.datasets import ask, load_items
+from lr.measure.machine import conditions
+from lr.measure.store import write_json
+from lr.measure.ways import in_turn
 from lr.model.files import resolve
 from lr.options import GenerateOptions
 from lr.reasoner import Reasoner
+from lr.tiny.names import speaks_tiny
 
 PLAIN = "lr"
 Answerer = Callable[[str, int], list[list[int]]]
@@ -147,11 +162,90 @@ def measure(
                 progress()
 
 
+@dataclass(frozen=True)
+class Spread:
+    """Median and quartiles of at least two values."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        low, median, high = quantiles(values, n=4, method="inclusive")
+        return cls(median, low, high)
+
+    def __str__(self) -> str:
+        return f"{self.median:.2f} [{self.low:.2f}-{self.high:.2f}]"
+
+
 def rows_of(ways: Sequence[Contender]) -> list[tuple[str, Spread, Spread]]:
     """Per way its name, its tokens per second, and their ratio to plain decoding,
     question by question."""
-    plain = ways[0].rates
-    return [
-        (way.name, Spread.of(way.rates), Spread.of_ratios(way.rates, plain))
-        for way in ways
-    ]
+    rows = []
+    for way in ways:
+        pairs = zip(way.rates, ways[0].rates, strict=True)
+        ratios = [rate / plain for rate, plain in pairs]
+        rows.append((way.name, Spread.of(way.rates), Spread.of(ratios)))
+    return rows
+
+
+@dataclass(frozen=True)
+class Decode:
+    """Time plain decoding and token-level speculation against transformers' generate,
+    prompt lookup and assisted generation, on the same checkpoints."""
+
+    models: ModelChoice = field(default_factory=ModelChoice)
+    dataset: str = "tiny:1000"  # Where the questions are from; as for lr run.
+    problems: int = 4  # How many questions.
+    repeats: int = 3  # How often each is answered in every way, after a warm-up.
+    batches: tuple[int, ...] = (1,)
+    """Batch sizes: so many rows with the same question at once."""
+    tokens: int = 128  # Longest answer.
+    k: int = 4  # Tokens that are drafted ahead, on both sides.
+    json: Path | None = None  # Also write every figure to this file.
+
+    def run(self) -> None:
+        show.at_least(self, problems=1, repeats=2, batches=1, tokens=1, k=1)
+        show.require_files(json=self.json)
+        target = self.models.model
+        draft = self.models.draft()
+        out = show.console()
+        items = load_items(self.dataset)[: self.problems]
+        with self.models.load(needs_draft=draft is not None) as reasoner:
+            content: dict[str, Any] = {"conditions": conditions()}
+            facts = content["conditions"].items()
+            out.print(", ".join(f"{name} {value}" for name, value in facts))
+            bare = speaks_tiny(reasoner.codec)
+            questions = [ask(item, bare=bare) for item in items]
+            ways = contenders(reasoner, target, draft, self.tokens, self.k)
+            total = len(ways) * (1 + self.repeats * len(questions))
+            for rows in self.batches:
+                able = [way for way in ways if rows == 1 or not way.one_row]
+                with show.progress(f"{rows} row(s)", total) as advance:
+                    measure(able, questions, rows, self.repeats, advance)
+                lines = rows_of(able)
+                title = f"{target}, {rows} row(s), temperature 0"
+                out.print(show.table(("way", "tokens/s", "/ lr"), lines, title=title))
+                content[f"batch {rows}"] = [
+                    {"way": name, "rate": asdict(rate), "ratio": asdict(ratio)}
+                    for name, rate, ratio in lines
+                ]
+        write_json(content, self.json)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Read the flags and time; what the user can mend is one message."""
+    command = tyro.cli(
+        Decode, args=words, use_underscores=True, config=(tyro.conf.OmitArgPrefixes,)
+    )
+    try:
+        command.run()
+    except LRError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

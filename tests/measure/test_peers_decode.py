@@ -1,4 +1,4 @@
-"""`lr bench decode`: the contenders write the same tokens, and what is counted."""
+"""`scripts/peers/decode.py`: the contenders write the same tokens, and what is counted."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from peers.decode import Contender, contenders, main, measure, rows_of
 
-from lr.commands.cli import main
-from lr.measure.bench.decode import Contender, contenders, measure, rows_of
 from lr.reasoner import Reasoner
 from lr.tiny.language import Split, problem
 
@@ -48,9 +47,9 @@ def test_rates_are_compared_question_by_question() -> None:
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = "bench decode --problems 1 --repeats 2 --tokens 8 --batches 1 2"
+    words = "--problems 1 --repeats 2 --tokens 8 --batches 1 2"
     assert main([*words.split(), "--json", str(tmp_path / "d.json")]) == 0
     assert "assisted" in capsys.readouterr().out
     content = json.loads((tmp_path / "d.json").read_text())
     assert [len(content[f"batch {rows}"]) for rows in (1, 2)] == [6, 4]
-    assert main("bench decode --repeats 1".split()) == 2
+    assert main("--repeats 1".split()) == 2

@@ -10,8 +10,10 @@ of a text is replaced, at the extension points:
     what prompt lookup finds      the drafter always finds k tokens, at no cost
 
 The answers are meaningless, and no mode is lossless here. docs/gpu.md says where rates
-and lengths come from, and why the draws are stratified. Every draw is a function of a
-key."""
+come from, and why the draws are stratified. Every draw is a function of a key.
+
+    reasoner = SyntheticReasoner(Reasoner("dummy:Qwen3-8B", "dummy:Qwen3-0.6B"), Synthetic(0.5, 0.24))
+"""
 
 from __future__ import annotations
 
@@ -19,19 +21,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from math import floor
+from typing import Any, Literal
 
 from torch import Tensor
 
 from lr.engine.answer import Answer
-from lr.engine.runner import ModelRunner
 from lr.errors import LRError
+from lr.options import GenerateOptions, make_options
+from lr.reasoner import Reasoner
 from lr.rng import Stream, uniform
 from lr.spec.acceptance import AcceptanceRule, Outcome
 from lr.spec.proposal import Draws, Proposal
 from lr.spec.runner import Runner
 from lr.spec.token_sd import Context, Drafter, Speculation
+from lr.spec.variant import Variant
 from lr.spec.verifiers.base import Pair, Verifier
-from lr.spec.verifiers.judge import PrefixCache, PromptRow
+from lr.spec.verifiers.judge import JudgeVerifier, PromptRow
 from lr.spec.write import WriterConfig
 from lr.theory.distributions import Duration, Lognormal
 from lr.types import Role, Verdict, require
@@ -39,6 +44,8 @@ from lr.types import Role, Verdict, require
 ASSUMED_LENGTH = Lognormal(32.0, 0.5)  # tokens of a step; the paper prints no lengths
 INSTRUCTIONS, FRAME = list(range(180)), range(32)
 """Tokens of a judge's prompt: the shared beginning, and those around the two steps."""
+FITTING = "width 1 (siblings would get the same verdict), and ngram or draft"
+BYTES = 256  # tokens that every dummy has
 STEPS, TOKENS = 8, 32
 """Block sizes of `kept_in` for steps and tokens. Small blocks keep short runs close to
 the rate; large blocks look more like independent draws."""
@@ -66,19 +73,23 @@ def kept_at(stream: Stream, rate: float, size: int, place: int) -> bool:
 class Synthetic:
     """The model of acceptance. `alpha1`: the probability that a draft step is accepted;
     `alpha2`: that a draft token is, given that those before it are. `target`, `draft`:
-    distributions of their steps' lengths in tokens. `source`: where the numbers come
-    from."""
+    distributions of their steps' lengths in tokens."""
 
     alpha1: float
     alpha2: float
     target: Duration = ASSUMED_LENGTH
     draft: Duration = ASSUMED_LENGTH
-    source: str = "given"
     seed: int = 0
 
     def __post_init__(self) -> None:
         require(0 <= self.alpha1 <= 1, "alpha1", self.alpha1, "a probability, 0 to 1")
         require(0 <= self.alpha2 <= 1, "alpha2", self.alpha2, "a probability, 0 to 1")
+
+    def __str__(self) -> str:
+        return (
+            f"steps accepted with {self.alpha1:.2f}, tokens with {self.alpha2:.3f}; "
+            f"lengths of steps: {self.target}"
+        )
 
     def segmenter(self, role: Role) -> Callable[[Callable[[int], bytes]], DrawnLengths]:
         """A factory of the role's segmenters that can be sent to the draft's
@@ -86,13 +97,6 @@ class Synthetic:
         stream = Stream.root(self.seed).fold_in("step length", role.value)
         return partial(
             DrawnLengths, self.target if role is Role.TARGET else self.draft, stream
-        )
-
-    def __str__(self) -> str:
-        """What decides, in words."""
-        return (
-            f"steps accepted with {self.alpha1:.2f}, tokens with {self.alpha2:.3f} "
-            f"({self.source}); lengths of steps: {self.target}"
         )
 
 
@@ -117,10 +121,45 @@ class DrawnLengths:
         return self.left <= 0
 
 
+class SyntheticReasoner(Reasoner):
+    """A reasoner's models under a model of acceptance. Its verifier does its work, and
+    the draws decide."""
+
+    def __init__(self, reasoner: Reasoner, synthetic: Synthetic) -> None:
+        self.codec = reasoner.codec
+        self.engine = reasoner.engine
+        self.verifier = reasoner.verifier
+        self.synthetic = synthetic
+
+    def run(
+        self,
+        question: str,
+        options: GenerateOptions | None = None,
+        *,
+        variant: Variant | None = None,
+        detailed: bool = False,
+        engine: Literal["scheduler", "page"] = "scheduler",
+        **changes: Any,
+    ) -> Answer:
+        options = make_options(options, **changes)
+        fits = options.width == 1 and options.drafter in ("ngram", "draft")
+        require(fits, "width, drafter", (options.width, options.drafter), FITTING)
+        verifier = self.verifier
+        if variant is not None:
+            parts = [part.field for part in variant.replaced]
+            require(
+                parts == ["verifier"], "variant", variant.name, "none: draws decide"
+            )
+            verifier = variant.verifier or verifier
+        stream = Stream.root(self.synthetic.seed).fold_in(question, options.sample)
+        verifier = SyntheticVerifier(self.synthetic, verifier, stream)
+        return SyntheticAnswer(
+            self.engine, question, options, verifier, detailed=detailed
+        )
+
+
 class SyntheticAnswer(Answer):
-    """An `Answer` under the model of acceptance. `options.drafter` must be ngram or draft,
-    and `options.width` 1, because alternatives at one place would get the same
-    verdict."""
+    """An `Answer` under the model of acceptance."""
 
     verifier: SyntheticVerifier
 
@@ -199,39 +238,41 @@ class SyntheticRule(AcceptanceRule):
 
 
 class SyntheticVerifier(Verifier):
-    """Accepts with probability alpha1, after `judge`, if any, has read all pairs in one
-    forward. `first`: the place of an answer's first step among the steps of all
-    answers."""
+    """Accepts with probability alpha1, after `verifier` has done its work. A judge reads
+    as many tokens as it would of real steps, since the words of a dummy are long."""
 
-    def __init__(self, synthetic: Synthetic, judge: ModelRunner | None = None) -> None:
+    def __init__(
+        self, synthetic: Synthetic, verifier: Verifier, stream: Stream
+    ) -> None:
         self.name = f"synthetic:{synthetic.alpha1:g}"
-        self.stream = Stream.root(synthetic.seed).fold_in("step acceptance")
+        self.requires = verifier.requires
         self.synthetic = synthetic
-        self.first = 0
-        self.judge_model = judge
-        self.prefixes = None if judge is None else PrefixCache(judge)
+        self.verifier = verifier
+        self.stream = stream
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        if self.judge_model is not None and self.prefixes is not None:
-            self._read(self.prefixes, self.judge_model.vocab_size, pairs)
+        if isinstance(self.verifier, JudgeVerifier):
+            self._read(self.verifier, pairs)
+        else:
+            self.verifier.judge(pairs)
         rate = self.synthetic.alpha1
         return [
             Verdict(
-                kept_at(self.stream, rate, STEPS, self.first + pair.index),
+                kept_at(self.stream, rate, STEPS, pair.index),
                 why=f"drawn for step {pair.index}",
             )
             for pair in pairs
         ]
 
-    def _read(self, prefixes: PrefixCache, size: int, pairs: Sequence[Pair]) -> None:
-        """Read the pairs as a judge does, and wait for the result, which is not used.
-        `size`: of the judge's vocabulary."""
+    def _read(self, judge: JudgeVerifier, pairs: Sequence[Pair]) -> None:
+        """Read the pairs as a judge does, and wait for the result, which is not
+        used."""
         rows = []
         for pair in pairs:
             steps = (*pair.target_step.tokens, *pair.draft.tokens)
-            tokens = [*INSTRUCTIONS, *(token % size for token in steps), *FRAME]
+            tokens = [*INSTRUCTIONS, *(token % BYTES for token in steps), *FRAME]
             rows.append(PromptRow(tokens, keep=len(INSTRUCTIONS)))
-        for logits in prefixes.logits(rows):
+        for logits in judge.prefixes.logits(rows):
             if isinstance(logits, LRError):
                 raise logits
             logits.argmax(-1).tolist()

@@ -1,1 +1,0 @@
-"""Benchmarks, whose contenders run alternately on one machine. Start at `report.py`."""
