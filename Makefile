@@ -39,10 +39,11 @@ slides: $(VENV)/learn.stamp ## write the slides of both lectures to slides/
 test: $(VENV)/dev.stamp ## run every test but the slow ones of .ci/run (PYTEST="-m core": the core)
 	@$(FOR_TESTS) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST)
 
-lint: $(VENV)/dev.stamp ## check style, format and types
+lint: $(VENV)/dev.stamp ## check style, format, types and who imports whom
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache
 
 format: $(VENV)/dev.stamp ## rewrite the sources in the agreed format
 	@$(BIN)/ruff check --fix-only

@@ -6,8 +6,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from lr import tiny  # noqa: F401  # enters the names of its checkpoints and its verifier
-
 if TYPE_CHECKING:
     from lr.model.weights import load_model
     from lr.options import GenerateOptions

@@ -145,7 +145,7 @@ def verify(verifier: Verifier, pairs: Sequence[Pair]) -> list[Verdict]:
     """V(ŝ, s) of each pair: by how the two steps end, if that is enough."""
     by_form = [verdict_by_form(pair.draft, pair.target_step) for pair in pairs]
     unclear = [pairs[i] for i, verdict in enumerate(by_form) if not verdict]
-    judged = iter(verdicts_of(verifier, unclear) if unclear else [])
+    judged = iter(verdicts_of(verifier, unclear) if unclear else [])  # one batch
     return [verdict or next(judged) for verdict in by_form]
 
 
@@ -376,7 +376,8 @@ class Lookahead:
 
 def main() -> None:
     """Answer a question and print each step, and who wrote it, once it is decided."""
-    from lr.reasoner import Reasoner  # loads the models and calls `Lookahead`
+    from lr import page_engine  # calls `Lookahead`
+    from lr.reasoner import Reasoner  # loads the models
 
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("question", nargs="?", default=QUESTION)
@@ -386,7 +387,7 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=type(default), default=default)
     options = vars(parser.parse_args())
     reasoner = Reasoner(*(options.pop(name) for name in models))
-    for step in reasoner.run(options.pop("question"), engine="page", **options):
+    for step in page_engine.run(reasoner, options.pop("question"), **options):
         if step.rejected is not None:
             print(f"{'rejected':>10}  {step.rejected.strip()}")  # noqa: T201
         print(f"{step.origin.value:>10}  {step.text.strip()}", flush=True)  # noqa: T201

@@ -184,6 +184,7 @@ class GenerateOptions:
     def sampling(self, default: SamplingParams) -> SamplingParams:
         """The sampling parameters; those that are not set here are taken from
         `default`."""
+        # None: not set here
         stated = {n: getattr(self, n) for n in ("temperature", "top_p", "top_k")}
         return dataclasses.replace(
             default, **{k: v for k, v in stated.items() if v is not None}

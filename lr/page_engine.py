@@ -1,32 +1,45 @@
-"""`Reasoner.generate(..., engine="page")`: the page, `lr/lookahead.py`, answers a
-question."""
+"""The page, `lr/lookahead.py`, answers a question of a reasoner.
+
+result = page_engine.run(reasoner, question, mode="lr").finish()
+"""
 
 from __future__ import annotations
 
 from contextlib import ExitStack
 from functools import partial
+from typing import Any
 
 from lr.engine.answer import Answer, Steps
+from lr.engine.engine import Engine
+from lr.engine.question import Question
 from lr.engine.runner import ModelRunner
 from lr.errors import SettingError
 from lr.lookahead import Lookahead, Writer
+from lr.reasoner import Reasoner
 from lr.spec.protocol import Emit, NodeId, Schedule
 from lr.spec.verifiers.base import Requires, Verifier
 from lr.trace import ForwardPass
 from lr.types import EmittedStep, Role, Verdict
 
 
-def serve_page(answer: Answer) -> Steps:
-    """Answer a question by the loop of `lr/lookahead.py`. The trace records forwards
-    and emitted steps. Raises `SettingError` for settings that only the scheduler
-    supports."""
-    options = answer.options
-    verifier = require_simple(answer)
-    engine = answer.engine
-    with ExitStack() as stack:
+def run(reasoner: Reasoner, question: str, *options: Any, **changes: Any) -> Answer:
+    """As `Reasoner.run`, by the page. Raises `SettingError` for settings that only the
+    scheduler supports."""
+    answer = reasoner.run(question, *options, **changes)
+    answer.served = serve_page(reasoner.engine, answer)  # in place of the engine's loop
+    return answer
+
+
+def serve_page(engine: Engine, answer: Answer) -> Steps:
+    """Answer by the loop of `lr/lookahead.py`. The trace records forwards and emitted
+    steps."""
+    question = answer.question
+    options = question.options
+    verifier = require_simple(question)
+    with ExitStack() as stack:  # gives all runners back
 
         def lend(role: Role) -> ModelRunner:
-            runner = engine.runners[role].lend(answer.blocks)
+            runner = engine.runners[role].lend(question.blocks)
             stack.callback(engine.runners[role].take_back, runner)
             runner.observer = lambda *forward: answer.trace.record(
                 ForwardPass(role, *forward)
@@ -34,25 +47,26 @@ def serve_page(answer: Answer) -> Steps:
             return runner
 
         def writer(role: Role, draft_runner: ModelRunner | None = None) -> Writer:
-            config = answer.writer_config(role, draft_runner)
+            config = question.writer_config(role, draft_runner)
             return Writer(
                 runner=lend(role),
                 sampling=config.sampling,
                 segmenter=partial(config.segmenter, engine.codec.token_bytes),
                 eos_ids=config.eos_ids,
-                stream=answer.role_stream(role),
+                stream=question.role_stream(role),  # the keys of the scheduler's run
                 speculation=config.speculation,
             )
 
+        # a second cache of the draft
         draft_runner = lend(Role.DRAFT) if options.drafts_tokens else None
         draft = writer(Role.DRAFT)
         target = writer(Role.TARGET, draft_runner)
         page = Lookahead(
-            prompt=answer.prompt,
+            prompt=question.prompt,
             draft=draft,
             target=target,
             verifier=verifier,
-            limits=answer.limits,
+            limits=question.limits,
             schedule=Schedule(options.schedule),
             depth=options.depth,
             width=options.width,
@@ -61,27 +75,29 @@ def serve_page(answer: Answer) -> Steps:
             draft_forwards=options.draft_forwards,
         )
         for emitted in page.steps():
+            # of a bonus there is none
             verdicts = [] if emitted.verdict is None else [emitted.verdict]
             answer.trace.record(emission(emitted, *verdicts))
             yield answer, answer.hand_over(emitted, last=not page.root.limit)
 
 
-def require_simple(answer: Answer) -> Verifier:
-    """The answer's verifier. Raises `SettingError` for an answer that the page cannot
-    give."""
-    options = answer.options
-    verifier = answer.verifier
+def require_simple(question: Question) -> Verifier:
+    """The question's verifier. Raises `SettingError` if the page cannot answer it."""
+    options = question.options
+    verifier = question.verifier
+    # the page has no clock
     timed = options.late_drafts != "wait" or options.driver != "lockstep"
     replaced = any(
         part.level == "steps" and part.field != "verifier"
-        for part in answer.variant.replaced
+        for part in question.variant.replaced
     )
+    # the pair's two steps are enough
     compares = verifier.requires == Requires.TARGET_STEP
     if not options.looks_ahead or timed or replaced or not compares or verifier.chooses:
         raise SettingError(
-            'engine "page" has mode lr or lr+sd, driver "lockstep", late_drafts "wait" and '
+            'the page has mode lr or lr+sd, driver "lockstep", late_drafts "wait" and '
             "a verifier that only compares two steps; of a variant it takes verifier, "
-            'segmenter, drafter and rule. For anything else use engine "scheduler".'
+            "segmenter, drafter and rule. For anything else use Reasoner.run."
         )
     return verifier
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -27,7 +27,6 @@ from lr.model.device import Device, DeviceMap
 from lr.model.generation_config import warn_unsupported
 from lr.model.weights import Progress, usual_dtype
 from lr.options import GenerateOptions, make_options
-from lr.page_engine import serve_page
 from lr.result import Result
 from lr.spec.variant import Variant
 from lr.spec.verifiers.base import Verifier
@@ -91,6 +90,7 @@ class Reasoner:
         # 1. Check tokenizers and names before anything large is loaded
         codec = Codec.load(target)
         draft = draft or codec.generation_config.get("draft")
+        # read before any weights are
         draft_codec = codec if draft is None else Codec.load(draft)
         require_same(codec, draft_codec)
         choice = VerifierChoice(
@@ -120,7 +120,7 @@ class Reasoner:
             loader=replace(loader, progress=None),
             names=names | {"verifier": choice.name},
         )
-        warn_unsupported(codec)
+        warn_unsupported(codec)  # settings that have no effect here
 
     def generate(
         self,
@@ -129,7 +129,6 @@ class Reasoner:
         *,
         variant: Variant | None = None,
         detailed: bool = False,
-        engine: Literal["scheduler", "page"] = "scheduler",
         **changes: Any,
     ) -> Result:
         """Answer a question. `options`: mode, depth, temperature, ...; `changes` are
@@ -138,17 +137,15 @@ class Reasoner:
 
         `variant` replaces parts of the algorithm (`docs/variants.md`); `changes`
         override its settings. `detailed` records everything that happens, not only what
-        statistics need (`docs/trace.md`). `engine` "page" runs the code of
-        `lr/lookahead.py`."""
+        statistics need (`docs/trace.md`)."""
         answer = self.run(
             question,
             options,
             variant=variant,
             detailed=detailed,
-            engine=engine,
             **changes,
         )
-        return answer.finish()
+        return self.engine.finish(answer)
 
     def run(
         self,
@@ -157,25 +154,19 @@ class Reasoner:
         *,
         variant: Variant | None = None,
         detailed: bool = False,
-        engine: Literal["scheduler", "page"] = "scheduler",
         **changes: Any,
     ) -> Answer:
         """Begin an answer, as `generate` does: iterate over it to get its steps."""
-        require(engine in ("scheduler", "page"), "engine", engine, "scheduler or page")
         options = make_options(options, **changes)
         if isinstance(variant, Variant):  # `changes` override even by a default
             stated = variant.settings.items()
+            # the caller wins
             settings = {name: changes.get(name, value) for name, value in stated}
             variant = replace(variant, settings=settings)
-        return Answer(
-            self.engine,
-            question,
-            options,
-            self.verifier,
-            variant,
-            detailed=detailed,
-            serve=serve_page if engine == "page" else None,
-        )
+        asked = self.engine.question(question, options, self.verifier, variant)
+        answer = Answer(asked, detailed=detailed)
+        answer.served = self.engine.serve([answer])  # a generator: nothing runs yet
+        return answer
 
     def close(self) -> None:
         """End the draft's process, if any, and free the answers' caches and CUDA graphs.

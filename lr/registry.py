@@ -1,50 +1,72 @@
-"""The names that another package brings, and code in a file.
+"""What the name of a checkpoint says, and what other rooms bring: tiny checkpoints, their
+oracle, dummies, code in a file.
 
-The core knows no tiny language. `lr/tiny/__init__.py` enters its checkpoints and its
-verifier here when `lr` is imported; the core looks them up by name.
+NOTE: this is the only file of the core that imports other rooms, when a name asks for
+what is there.
 """
 
 from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Callable
+from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import Any
 
-if TYPE_CHECKING:
-    from lr.model.codec import Codec
-    from lr.spec.verifiers.base import Verifier
-
-checkpoints: dict[str, Path] = {}
-"""Short names of checkpoints, and their directories."""
-verifiers: dict[str, Callable[[Codec], Verifier]] = {}
-"""Makers of verifiers that know a language, from the target's tokenizer."""
-
-DUMMY = "dummy:"
-"""How the name of a checkpoint with random weights begins (`lr/model/dummy.py`)."""
 WEIGHTS = ("int8", "int4")
-"""Kinds of quantised weights (`model/quantize.py`). "int4:NAME" is the checkpoint NAME
-with such weights."""
+"""Kinds of quantised weights (`model/quantize.py`)."""
+DUMMY = "dummy:"
 
 
-def is_dummy(name: str | Path) -> bool:
-    """Whether a checkpoint's name asks for random weights."""
-    return str(split_weights(name)[1]).startswith(DUMMY)
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint's name, taken apart. Example: "int4:dummy:Qwen3-8B" has the `weights`
+    "int4", is a `dummy` (random weights) and has the `place` "Qwen3-8B", a shape's name.
+
+    `weights` None: as they are. Without `dummy`, the place is a directory, a hub id or
+    the name of a tiny model.
+    """
+
+    weights: str | None
+    dummy: bool
+    place: str
+
+    @classmethod
+    def parse(cls, name: str | Path, weights: str | None = None) -> Checkpoint:
+        """What a name says; with other `weights`, if they are given."""
+        kind, colon, place = str(name).partition(":")
+        if not colon or kind not in WEIGHTS:  # no kind of weights, such as "dummy"
+            kind, place = "", str(name)
+        shape = place.removeprefix(DUMMY)
+        return cls(weights or kind or None, shape != place, shape)
+
+    def __str__(self) -> str:
+        weights = "" if self.weights is None else f"{self.weights}:"
+        return f"{weights}{DUMMY * self.dummy}{self.place}"
 
 
-def split_weights(name: str | Path) -> tuple[str | None, str | Path]:
-    """The kind of weights and the checkpoint: "int4:NAME" is ("int4", "NAME"), another
-    name is (None, name)."""
-    kind, colon, checkpoint = str(name).partition(":")
-    return (kind, checkpoint) if colon and kind in WEIGHTS else (None, name)
+def tiny_checkpoints() -> Mapping[str, Path]:
+    """The checkpoints of the tiny language by name, and their directories."""
+    from lr.tiny import CHECKPOINTS
+
+    return CHECKPOINTS
 
 
-def with_weights(weights: str | None, name: str) -> str:
-    """The name of a checkpoint with this kind of weights; None: as it is."""
-    return name if weights is None else f"{weights}:{split_weights(name)[1]}"
+def oracle_for(codec: Any) -> Any:
+    """The verifier that knows the tiny language, for a target with this `Codec`."""
+    from lr.tiny.names import oracle_for
+
+    return oracle_for(codec)
+
+
+def dummies() -> ModuleType:
+    """Shapes, tokenizers and random weights of dummies."""
+    from lr.measure import dummy
+
+    return dummy
 
 
 def load_file(path: str | Path, *, anew: bool = False) -> ModuleType:
@@ -52,7 +74,7 @@ def load_file(path: str | Path, *, anew: bool = False) -> ModuleType:
     its path, so objects that it defines can be pickled and sent to another process that
     has loaded the same file.
     """
-    full_path = str(Path(path).resolve())
+    full_path = str(Path(path).resolve())  # one name per file
     digest = hashlib.blake2b(full_path.encode(), digest_size=6).hexdigest()
     name = f"lr_plugin_{digest}"
     if name in sys.modules and not anew:
@@ -60,7 +82,7 @@ def load_file(path: str | Path, *, anew: bool = False) -> ModuleType:
     spec = spec_from_file_location(name, full_path)
     assert spec is not None and spec.loader is not None, "a file that ends in .py"
     module = module_from_spec(spec)
-    sys.modules[name] = module
+    sys.modules[name] = module  # before it runs, so that its classes find it
     try:
         spec.loader.exec_module(module)
     except BaseException:

@@ -75,4 +75,5 @@ class Stream:
 
 def uniform(key: int) -> float:
     """The uniform number in [0, 1) that belongs to `key`, with 53 random bits."""
+    # GOLDEN: not the bits of a token's draw
     return float(mix64(key ^ GOLDEN) >> 11) * 2.0**-53

@@ -110,9 +110,9 @@ def main() -> None:
     sampling, stream = SamplingParams(options.temperature), Stream.root(options.seed)
     reasoner = Reasoner()
     codec, runners = reasoner.codec, reasoner.engine.runners
-    models = [runners[role].lend(64) for role in (Role.DRAFT, Role.TARGET)]
-    prompt, eos_ids = codec.chat(QUESTION), codec.eos_ids
-    for new in speculative_sampling(prompt, *models, sampling, stream, 512, eos_ids):
+    draft, target = (runners[role].lend(64) for role in (Role.DRAFT, Role.TARGET))
+    prompt, eos = codec.chat(QUESTION), codec.eos_ids
+    for new in speculative_sampling(prompt, draft, target, sampling, stream, 512, eos):
         print("|".join(codec.decode([token]) for token in new))  # noqa: T201
 
 

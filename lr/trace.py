@@ -24,7 +24,7 @@ class ForwardPass:
     seconds."""
 
     role: Role
-    branches: int
+    branches: int  # rows of the batch, one per branch
     tokens: int
     seconds: float
 
@@ -60,7 +60,7 @@ class TokenRound:
     role: Role
     index: int
     proposed: int
-    depth: int
+    depth: int  # of its deepest path; of a chain, `proposed`
     accepted: int
     emitted: int
     node: NodeId | None = None
@@ -74,7 +74,7 @@ class RoundDetail:
     """
 
     offset: int
-    draft_tokens: tuple[DraftToken, ...]
+    draft_tokens: tuple[DraftToken, ...]  # parents before their children
     token: int
     p: float
 
@@ -88,10 +88,10 @@ class DraftToken:
     """
 
     token: int
-    parent: int
+    parent: int  # an index into `draft_tokens`
     p: float
     q: float
-    accept: float | None
+    accept: float | None  # for a chain under rule reject, min(1, p / q)
     kept: bool | None
 
 
@@ -135,9 +135,9 @@ class Trace:
     ends, then of time.
     """
 
-    clock: Callable[[], float] = time.perf_counter
+    clock: Callable[[], float] = time.perf_counter  # seconds; a test may give its own
     events: list[tuple[float, Any]] = field(default_factory=list)
-    start: float = field(init=False)
+    start: float = field(init=False)  # on that clock
     detailed: bool = False
 
     def __post_init__(self) -> None:
@@ -155,7 +155,7 @@ class TokenRounds:
 
     count: int = 0
     drafted: int = 0
-    tried: int = 0
+    tried: int = 0  # the denominator of alpha 2
     accepted: int = 0
     emitted: int = 0
 
@@ -164,7 +164,8 @@ class TokenRounds:
         drafted = [r for r in rounds if r.proposed]
         return cls(
             count=len(drafted),
-            drafted=sum(r.proposed for r in drafted),
+            drafted=sum(r.proposed for r in drafted),  # of a tree, all its nodes
+            # + 1: the one that was rejected
             tried=sum(min(r.accepted + 1, r.depth) for r in drafted),
             accepted=sum(r.accepted for r in drafted),
             emitted=sum(r.emitted for r in drafted),
@@ -192,7 +193,7 @@ class Stats:
     steps: int = 0
     tokens: int = 0
     accepted: int = 0
-    judged: int = 0
+    judged: int = 0  # draft steps with a verdict: the denominator of alpha 1
     drafted: int = 0
     target_passes: int = 0
     draft_passes: int = 0
@@ -200,7 +201,7 @@ class Stats:
     draft_seconds: float = 0.0
     verifier_seconds: float = 0.0
     draft_tokens: int = 0
-    target_tokens: int = 0
+    target_tokens: int = 0  # in finished steps, also those that are not emitted
     rounds: TokenRounds = TokenRounds()
     verifier_passes: int = 0
     unjudged: int = 0
@@ -234,10 +235,12 @@ class Stats:
 def stats_of(timed: Sequence[tuple[float, object]]) -> Stats:
     """The statistics of one run, from its events and their times. Details change
     nothing."""
+    # 1. Only what every trace records, so that details change nothing.
     counted = [(when, event) for when, event in timed if isinstance(event, STATISTICS)]
     events = [event for _, event in counted]
     emits = [e for e in events if isinstance(e, Emit)]
     passes = [e for e in events if isinstance(e, ForwardPass)]
+    # 2. Forwards and finished steps, by role: draft, then target.
     draft, target = ([e.seconds for e in passes if e.role is role] for role in Role)
     written = [e for e in events if isinstance(e, StepWritten)]
     drafted, by_target = (
@@ -247,8 +250,9 @@ def stats_of(timed: Sequence[tuple[float, object]]) -> Stats:
     return Stats(
         seconds=max((when for when, _ in counted), default=0.0),
         steps=len(emits),
-        tokens=sum(len(e.emitted.step.tokens) for e in emits),
+        tokens=sum(len(e.emitted.step.tokens) for e in emits),  # of the answer
         accepted=sum(e.emitted.origin is Origin.ACCEPTED for e in emits),
+        # one per alternative that was judged
         judged=sum(len(e.verdicts) for e in emits),
         drafted=len(drafted),
         target_passes=len(target),

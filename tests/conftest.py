@@ -105,16 +105,14 @@ def quick_starts() -> Iterator[None]:
 @pytest.fixture
 def short_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every answer ends after 24 tokens: for commands that have no flag for it."""
-    from lr.engine.answer import Answer
+    from lr.engine.engine import Engine
 
-    begin: Any = Answer.__init__
+    ask: Any = Engine.question
 
-    def cut(
-        answer: Answer, engine: Any, question: str, options: Any, *rest: Any, **how: Any
-    ) -> None:
-        begin(answer, engine, question, replace(options, max_tokens=24), *rest, **how)
+    def cut(engine: Engine, text: str, options: Any, *rest: Any) -> Any:
+        return ask(engine, text, replace(options, max_tokens=24), *rest)
 
-    monkeypatch.setattr(Answer, "__init__", cut)
+    monkeypatch.setattr(Engine, "question", cut)
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from reasoner_kit import load_small, with_loader, write_checkpoint
 from spec_kit import EOS, PIECES, PROMPT, random_model
 
 from lr import lookahead as page
+from lr import page_engine
 from lr.engine.runner import ModelRunner
 from lr.engine.verifiers import VerifierChoice
 from lr.errors import OutOfBlocks, SettingError
@@ -360,10 +361,8 @@ def test_the_page_emits_what_the_engine_emits(
     reasoner = reasoners[pair]
     choice = VerifierChoice(verifier, reasoner.codec)
     reasoner.verifier = choice.build(reasoner.engine.target)
-    by_page, by_engine = (
-        reasoner.generate(QUESTION, engine=engine, **config)
-        for engine in ("page", "scheduler")
-    )
+    by_page = page_engine.run(reasoner, QUESTION, **config).finish()
+    by_engine = reasoner.generate(QUESTION, **config)
     assert by_page.steps == by_engine.steps
     if verifier == "exact" and (config["acceptance"] == "match" or not drafter):
         plain = reasoner.generate(QUESTION, **(config | {"mode": "ar"}))
@@ -373,11 +372,9 @@ def test_the_page_emits_what_the_engine_emits(
 def test_the_page_says_what_it_cannot_run() -> None:
     reasoner = Reasoner()
     with pytest.raises(SettingError, match="late_drafts"):
-        reasoner.generate(QUESTION, engine="page", late_drafts="reject")
+        page_engine.run(reasoner, QUESTION, late_drafts="reject").finish()
     with pytest.raises(SettingError, match="mode"):
-        reasoner.generate(QUESTION, engine="page", mode="ar")
-    with pytest.raises(SettingError, match="engine"):
-        reasoner.generate(QUESTION, engine="pages")  # type: ignore[arg-type]
+        page_engine.run(reasoner, QUESTION, mode="ar").finish()
 
 
 def test_the_page_runs_from_the_command_line(

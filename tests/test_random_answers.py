@@ -18,6 +18,7 @@ from lr.engine.answer import Answer
 from lr.errors import ContextError
 from lr.kvcache.invariant import check_cache
 from lr.options import GenerateOptions, make_options
+from lr.page_engine import run as run_page
 from lr.reasoner import Reasoner
 
 WORDS = (
@@ -84,7 +85,7 @@ def answer_together(
         with suppress(ContextError):
             runs.append(reasoner.run(question, options))
     room = reasoner.engine.num_blocks
-    runs = [run for run in runs if room is None or run.blocks <= room]
+    runs = [run for run in runs if room is None or run.question.blocks <= room]
     for _ in reasoner.engine.serve(runs, concurrency):
         pass
     return runs
@@ -98,10 +99,10 @@ def test_answers_are_those_of_plain_decoding(reasoner: Reasoner, seed: int) -> N
     runs = answer_together(reasoner, questions, options, rng.randint(1, 4))
     assert len(runs) == 3
     for run in runs:
-        plain = reasoner.generate(run.question, **{**vars(options), "mode": "ar"})
+        plain = reasoner.generate(run.question.text, **{**vars(options), "mode": "ar"})
         assert [s.tokens for s in run.steps] == [s.tokens for s in plain.steps]
         if options.looks_ahead:
-            page = reasoner.generate(run.question, engine="page", **vars(options))
+            page = run_page(reasoner, run.question.text, **vars(options)).finish()
             assert page.tokens == plain.tokens
 
 

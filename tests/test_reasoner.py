@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from reasoner_kit import write_checkpoint, write_foreign_checkpoint
 
 import lr
+from lr import page_engine
 from lr.errors import CheckpointError, ContextError, LRError, OutOfBlocks, SettingError
 from lr.reasoner import Reasoner
 from lr.spec.verifiers.base import Pair, Verifier
@@ -63,16 +65,16 @@ def test_a_judge_is_the_verifier_if_it_is_given() -> None:
 
 
 def test_sampling_defaults_come_from_the_checkpoint(exact: Reasoner) -> None:
-    sampling = exact.run(QUESTION).sampling
+    sampling = exact.run(QUESTION).question.sampling
     assert (sampling.temperature, sampling.top_k, sampling.top_p) == (0.7, 30, 1.0)
-    assert exact.run(QUESTION, top_k=0, temperature=0.0).sampling.greedy
+    assert exact.run(QUESTION, top_k=0, temperature=0.0).question.sampling.greedy
 
 
 def test_options_are_given_as_one_object_or_as_changes(exact: Reasoner) -> None:
     options = lr.GenerateOptions(mode="lr", depth=3, max_tokens=12)
-    answer = exact.run(QUESTION, options, max_tokens=7)
-    assert (answer.options.depth, answer.options.max_tokens) == (3, 7)
-    assert exact.run(QUESTION, mode="lr", depth=3).options.depth == 3
+    options = exact.run(QUESTION, options, max_tokens=7).question.options
+    assert (options.depth, options.max_tokens) == (3, 7)
+    assert exact.run(QUESTION, mode="lr", depth=3).question.options.depth == 3
 
 
 # Answers
@@ -143,13 +145,8 @@ def test_a_step_that_ends_inside_a_character_leaves_it_to_the_next(
         codec, "_bytes", [halves[i % 2 : i % 2 + 1] for i in range(500)]
     )
     steps: dict[str, Any] = {"segmenter": "fixed", "segment_tokens": 3}
-    result = reasoner.generate(
-        QUESTION,
-        mode=mode,
-        engine=engine,
-        max_tokens=40,
-        **steps,
-    )
+    run = partial(page_engine.run, reasoner) if engine == "page" else reasoner.run
+    result = run(QUESTION, mode=mode, max_tokens=40, **steps).finish()
     assert result.text == codec.decode(result.tokens)
     assert len(result.steps) > 5
 

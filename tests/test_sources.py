@@ -201,12 +201,10 @@ def test_nothing_reads_the_environment_or_the_terminal_below_the_command_line() 
 
 def test_no_state_at_module_level() -> None:
     """Names at module level are CONSTANTS, Types, functions and classes; nothing
-    rebinds them. The exceptions are `lr/registry.py` and what enters names there."""
+    rebinds them."""
     for path in PACKAGE:
         tree = parsed(path)
         assert not any(isinstance(node, ast.Global) for node in ast.walk(tree)), path
-        if path in (ROOT / "lr" / "registry.py", ROOT / "lr" / "tiny" / "__init__.py"):
-            continue
         for node in tree.body:
             if isinstance(node, (ast.Assign, ast.AnnAssign)):
                 targets = getattr(node, "targets", [getattr(node, "target", None)])

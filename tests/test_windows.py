@@ -10,6 +10,7 @@ import pytest
 import torch
 from reasoner_kit import write_checkpoint
 
+from lr import page_engine
 from lr.errors import ContextError, NumericalError
 from lr.reasoner import Reasoner
 from lr.trace import StepWritten
@@ -56,7 +57,7 @@ def test_the_answer_goes_on_without_drafts(
     result = answer.finish()
     assert result.tokens == plain.tokens
     assert len(result.tokens) == LIMITS["max_tokens"] or result.finished
-    most = max(0, answer.limits.max_drafted)
+    most = max(0, answer.question.limits.max_drafted)
     drafted = 0
     for _, event in result.trace.events:
         if isinstance(event, StepWritten) and event.role is Role.DRAFT:
@@ -70,7 +71,7 @@ def test_the_answer_goes_on_without_drafts(
         assert kept > 0 or most < 2 * FIXED["segment_tokens"]
     simple = use["mode"] != "sd" and use.get("driver") != "overlapped"
     if simple:  # the page gives the same steps
-        page = reasoner.generate(QUESTION, engine="page", **use, **options)
+        page = page_engine.run(reasoner, QUESTION, **use, **options).finish()
         steps = [(step.tokens, step.origin) for step in page.steps]
         assert steps == [(step.tokens, step.origin) for step in result.steps]
 

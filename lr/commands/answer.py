@@ -96,7 +96,11 @@ class Generate:
             variant=self.choice.load(reasoner),
             detailed=self.trace is not None,
         )
-        note(in_one_line(reasoner, answer.options, answer.variant.replaced))
+        note(
+            in_one_line(
+                reasoner, answer.question.options, answer.question.variant.replaced
+            )
+        )
         tiny = self.models.model in CHECKPOINTS
         with saving(self.trace, answer):
             for step in answer:
@@ -109,14 +113,14 @@ class Generate:
             out.print()
         note(summary(result.stats))
         if not result.finished:
-            most = f"{answer.limits.max_tokens:,} tokens"
+            most = f"{answer.question.limits.max_tokens:,} tokens"
             note(
                 f"the answer was cut at {most} (--max_tokens, or the target's context)"
             )
-        drafted = max(0, answer.limits.max_drafted)
-        if answer.options.needs_draft and len(result.tokens) > drafted:
+        drafted = max(0, answer.question.limits.max_drafted)
+        if answer.question.options.needs_draft and len(result.tokens) > drafted:
             note(f"the draft's context ended after {drafted:,} tokens: no drafts since")
-        overlapped = answer.options.driver == "overlapped"
+        overlapped = answer.question.options.driver == "overlapped"
         reason = speed_reason(result.trace, overlapped=overlapped)
         if reason:
             note(reason)
@@ -192,6 +196,8 @@ class Demo:
             stats = results["ar"].stats
             length = None if results["ar"].finished else stats.tokens
             racers = [plain, Column("lookahead", begin("lr", length))]
+            if reasoner.engine.worker is not None:
+                reasoner.engine.worker.start()  # before the clock starts
             results["lr"] = race(racers, share, out)
             show_end(racers, out)
             # 2. The other modes, as far as the time goes.

@@ -20,7 +20,7 @@ from lr.commands.show import console
 from lr.errors import SettingError
 from lr.model.files import resolve
 from lr.options import GenerateOptions
-from lr.registry import is_dummy, split_weights, with_weights
+from lr.registry import Checkpoint
 from lr.tiny import CHECKPOINTS
 from lr.tiny.stories import asks
 from lr.types import require
@@ -66,7 +66,7 @@ class DeviceOptions:
         if self.threads is not None:
             require(0 < self.threads <= 1024, "threads", self.threads, "1 to 1024")
             torch.set_num_threads(self.threads)
-        elif all(m is None or split_weights(m)[1] in CHECKPOINTS for m in models):
+        elif all(m is None or Checkpoint.parse(m).place in CHECKPOINTS for m in models):
             torch.set_num_threads(1)
         return torch.get_num_threads()
 
@@ -226,8 +226,8 @@ class ModelChoice:
         judges = (self.verifier or "").startswith("judge") and not self.server.address()
         draft = self.draft()
         names = (
-            with_weights(self.weights, self.model),
-            None if draft is None else with_weights(self.draft_weights, draft),
+            str(Checkpoint.parse(self.model, self.weights)),
+            None if draft is None else str(Checkpoint.parse(draft, self.draft_weights)),
             self.judge_model if judges else None,
         )
         places = self.devices()
@@ -248,7 +248,7 @@ class ModelChoice:
         `needs_draft` None: load one if it is there."""
         draft = self.draft()
         if needs_draft and draft is None:
-            if not is_dummy(self.model):
+            if not Checkpoint.parse(self.model).dummy:
                 # a missing checkpoint is the first problem
                 resolve(self.model, weights=False)
             raise SettingError(
@@ -263,9 +263,9 @@ class ModelChoice:
         from lr.reasoner import Reasoner
 
         self.placement.set_threads(target, draft)
-        target = with_weights(self.weights, target)
+        target = str(Checkpoint.parse(target, self.weights))
         if draft is not None:
-            draft = with_weights(self.draft_weights, draft)
+            draft = str(Checkpoint.parse(draft, self.draft_weights))
         verifier: str | Verifier | None = self.verifier
         judge = self.judge_model
         if draft is None:

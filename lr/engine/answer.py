@@ -1,4 +1,4 @@
-"""An answer: a question, its scheduler, its two sides, its steps so far.
+"""An answer: its question, its scheduler, its two sides, its steps so far.
 
     answer = reasoner.run(question)
     for step in answer:               # each step, as soon as it is decided
@@ -6,35 +6,30 @@
     answer.result                     # the steps, the trace, the statistics
 
 The scheduler decides: events in, commands out. The answer carries out its commands on
-the two sides and reports what they have written. Iterating over an answer runs the
-engine's loop (`engine.py`); by `Engine.serve` many answers share one. Read next:
+the two sides and reports what they have written. It runs no model: the engine's loop
+(`engine.py`) does, for one answer or many, and the answer remembers. Read next:
 `question.py`, which says who speculates with what; `spec/protocol.py` and
 `spec/scheduler.py`, which decide; `side.py`, where branches are forked and written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from lr.engine.question import Question
 from lr.engine.side import DraftPart, Side, SourcedDraft, Written
 from lr.engine.steering import Steering
-from lr.options import GenerateOptions
 from lr.result import AnswerStep, Result, whole_characters
 from lr.spec import protocol as messages
 from lr.spec.checks import check_step
 from lr.spec.protocol import NodeId, WorkKind
 from lr.spec.scheduler import LookaheadScheduler
-from lr.spec.variant import Variant
-from lr.spec.verifiers.base import Pair, Verifier
+from lr.spec.verifiers.base import Pair
 from lr.trace import Trace
 from lr.types import EmittedStep, Role, Verdict, require
-
-if TYPE_CHECKING:
-    from lr.engine.engine import Engine
 
 Steps: TypeAlias = "Iterator[tuple[Answer, AnswerStep]]"
 """Each step, once it is decided, with its answer."""
@@ -51,56 +46,44 @@ class AnswerNode:
     begun: tuple[int, ...] = ()
 
 
-class Answer(Question):
-    """A question and its answer so far. Iterate to get each step once it is decided, or
-    call `finish`; both extend `steps` and `trace`. `serve` answers it by another loop
-    than the engine's. `stopped`: set it to end the answer after the steps so far.
+class Answer:
+    """The answer to a question, so far. Iterate to get each step once it is decided, or
+    call `finish`; both extend `steps` and `trace`. `stopped`: set it to end the answer
+    after the steps so far.
 
-    `pairs`: draft steps that wait for the verifier, by the node that they lead to.
-    `emitted`: the scheduler's steps; `steps` are those of them that were handed over,
-    with their text.
+    `served`: the loop that answers it, not begun; whoever runs that loop for several
+    answers has no use for it. `pairs`: draft steps that wait for the verifier, by the
+    node that they lead to. `emitted`: the scheduler's steps; `steps` are those of them
+    that were handed over, with their text.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        question: str,
-        options: GenerateOptions,
-        verifier: Verifier,
-        variant: Variant | None = None,
-        *,
-        detailed: bool = False,
-        serve: Callable[[Answer], Steps] | None = None,
-    ) -> None:
-        super().__init__(engine, question, options, verifier, variant)
+    def __init__(self, question: Question, *, detailed: bool = False) -> None:
+        self.question = question
         self.trace = Trace(detailed=detailed)
         self.steps: list[AnswerStep] = []
         self.stopped = False
-        self._serve = serve
-        self._served: Steps | None = None
+        self.served: Steps | None = None
         self._held = b""  # the beginning of a character that is not complete yet
 
         self.target: Side  # and `draft`: set by `begin`
         self.draft: DraftPart | None = None
-        self.nodes: dict[NodeId, AnswerNode] = {}
-        self.pairs: dict[NodeId, Pair] = {}
+        self.nodes: dict[NodeId, AnswerNode] = {}  # of the live tree
+        self.pairs: dict[NodeId, Pair] = {}  # that wait for a verdict
         self.emitted: list[EmittedStep] = []
-        self.scheduler = LookaheadScheduler(self.scheduler_config())
+        # decides; the answer obeys
+        self.scheduler = LookaheadScheduler(question.scheduler_config())
         self.steering: Steering | None = None
-        controller = self.variant.make("controller")
+        controller = question.variant.make("controller")
         if controller is not None:
             self.steering = Steering(controller, self.scheduler, self.trace)
 
     def __getstate__(self) -> dict[str, Any]:
-        expected = "one that has not begun; of another, copy or pickle answer.result"
-        require(self._served is None, "the answer to copy", "in progress", expected)
+        expected = "answer.result, which is data; a loop cannot be copied"
+        require(self.served is None, "what to copy or pickle", "an answer", expected)
         return self.__dict__
 
     def __iter__(self) -> Iterator[AnswerStep]:
-        if self._served is None:
-            serve = self._serve
-            self._served = serve(self) if serve else self.engine.serve([self])
-        for _, step in self._served:
+        for _, step in self.served or ():  # the engine's loop runs on meanwhile
             yield step
 
     def finish(self) -> Result:
@@ -118,9 +101,9 @@ class Answer(Question):
     def result(self) -> Result:
         """The result so far."""
         return Result(
-            question=self.question,
-            mode=self.mode,
-            prompt=tuple(self.prompt),
+            question=self.question.text,
+            mode=self.question.mode,
+            prompt=self.question.prompt,
             steps=tuple(self.steps),
             trace=self.trace,
         )
@@ -128,12 +111,15 @@ class Answer(Question):
     def hand_over(self, emitted: EmittedStep, *, last: bool) -> AnswerStep:
         """Add an emitted step to the answer. Its text are the characters that its bytes
         complete; the `last` step gets what is left."""
-        token_bytes = self.engine.codec.token_bytes
+        token_bytes = self.question.codec.token_bytes
+        # may end inside a character
         written = b"".join(map(token_bytes, emitted.step.tokens))
         rejected = None
         if emitted.rejected is not None:
             data = b"".join(map(token_bytes, emitted.rejected.tokens))
+            # only to be shown
             rejected, _ = whole_characters(self._held + data, last=True)
+        # held for the next
         text, self._held = whole_characters(self._held + written, last=last)
         step = AnswerStep(
             index=emitted.index,
@@ -152,22 +138,25 @@ class Answer(Question):
     def begin(self, target: Side, draft: DraftPart | None) -> None:
         """Open the prompt and carry out the first commands."""
         root = self.scheduler.root.id
-        self.nodes[root] = AnswerNode(tuple(self.prompt))
+        self.nodes[root] = AnswerNode(self.question.prompt)
         self.target = target
         self.draft = draft
-        target.open(root, self.prompt)
+        target.open(root, self.question.prompt)  # uncomputed; the first step reads it
         self._carry_out(self.scheduler.start())
 
     def take(self) -> bool:
         """Report finished steps to the scheduler, which ignores cancelled ones. Whether
         there were any."""
+        # 1. Draft steps: their nodes now have a prefix.
         drafted = [] if self.draft is None else self.draft.take()
         for written in drafted:
             node = self.nodes.get(written.node)
+            # else cancelled, or given up
             if node is not None and written.step is not None:
                 node.tokens += written.step.tokens
                 node.drafted = written
             self._report(messages.Drafted(written.node, written.step))
+        # 2. The target's own steps.
         targeted = self.target.take()
         for written in targeted:
             assert written.step is not None, "only a draft step is given up"
@@ -176,6 +165,7 @@ class Answer(Question):
 
     def take_verdict(self, node: NodeId, verdict: Verdict) -> None:
         """Report the verdict on a pair, unless an earlier verdict has cancelled it."""
+        # else an earlier verdict cancelled it
         if self.pairs.pop(node, None) is not None:
             self._report(messages.Judged(node, verdict))
 
@@ -186,7 +176,7 @@ class Answer(Question):
         self.target.end()
         if self.draft is not None:
             self.draft.end()
-        self.trace.events.sort(key=itemgetter(0))
+        self.trace.events.sort(key=itemgetter(0))  # a worker's events came late
 
     def parent(self, node: NodeId) -> NodeId:
         """The node at which the draft step to `node` begins."""
@@ -198,8 +188,8 @@ class Answer(Question):
         if node in self.target.branches:
             return
         parent = self.parent(node)
-        self.fork_target(parent)
-        length = len(self.nodes[parent].tokens)
+        self.fork_target(parent)  # may lack a branch itself, up to the root
+        length = len(self.nodes[parent].tokens)  # where the draft step begins
         self.target.fork(parent, node, length, self.nodes[node].tokens[length:])
 
     def _report(self, event: messages.Event) -> None:
@@ -215,6 +205,7 @@ class Answer(Question):
             if self.draft is not None:
                 self.draft.carry_out(self._with_sourced_steps(command))
             match command:
+                # The draft's side has begun these steps. Here, room for their tokens.
                 case messages.Draft(node, children):
                     tokens = self.nodes[node].tokens
                     for child in children:
@@ -235,33 +226,35 @@ class Answer(Question):
 
     def _with_sourced_steps(self, command: messages.Command) -> messages.Command:
         """The command; if it begins draft steps, with those of a step source."""
-        source = self.variant.step_source
+        source = self.question.variant.step_source
         if source is None or not isinstance(command, messages.Draft):
             return command
         tokens = self.nodes[command.node].tokens
         steps = []
         for sibling in range(len(command.children)):
-            step = source.step_after(tokens, len(self.prompt), sibling)
-            check_step(source, step, self.engine.codec.vocab_size)
-            steps.append(tuple(step or ()))
+            # None: the draft model writes it
+            step = source.step_after(tokens, len(self.question.prompt), sibling)
+            check_step(source, step, self.question.codec.vocab_size)
+            steps.append(tuple(step or ()))  # empty: likewise
         return SourcedDraft(command.node, command.children, command.limit, tuple(steps))
 
     def _begin_target(self, node: NodeId, limit: int) -> None:
         self.fork_target(node)
-        stream = self.role_stream(Role.TARGET).fold_in(node.index)
+        stream = self.question.role_stream(Role.TARGET).fold_in(node.index)
         steering = self.steering
         self.target.write(
             node,
             node.index,
             limit,
             stream,
-            begun=self.nodes[node].begun,
+            begun=self.nodes[node].begun,  # after a reading, part of it is there
             max_draft_tokens=None if steering is None else steering.max_draft_tokens,
         )
 
     def _pair(self, judge: messages.Judge) -> Pair:
         """What the verifier is to see of a draft step."""
-        stream = self.role_stream(Role.TARGET).fold_in(judge.parent.index)
+        # of this step
+        stream = self.question.role_stream(Role.TARGET).fold_in(judge.parent.index)
         drafted = self.nodes[judge.node].drafted
         assert drafted is not None, "a pair has a draft step"
         return Pair(
@@ -269,9 +262,10 @@ class Answer(Question):
             draft=judge.draft,
             target=judge.target,
             draft_logprobs=drafted.logprobs,
+            # no draw of a token uses it
             stream=stream.fold_in("verdict", judge.node.number),
             index=judge.parent.index,
-            prompt=len(self.prompt),
+            prompt=len(self.question.prompt),
         )
 
     def _emit(self, command: messages.Emit) -> None:
@@ -279,12 +273,12 @@ class Answer(Question):
         node = command.node
         root = command.root
         self.emitted.append(command.emitted)
-        if root is not None and root == node:
+        if root is not None and root == node:  # an accepted draft step
             self.fork_target(node)  # now, because its parent is about to be closed
-        elif root is not None:
+        elif root is not None:  # the target's step: a new root after it
             # The target's branch ends in the step already; the draft has to read it.
             tokens = command.emitted.step.tokens
             self.nodes[root] = AnswerNode(self.nodes.pop(node).tokens + tokens)
             self.target.rename(node, root)
         if self.steering is not None:
-            self.steering.decide()
+            self.steering.decide()  # the counts now include this step

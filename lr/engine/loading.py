@@ -31,6 +31,7 @@ class Loader:
 
     def load(self, name: str | Path, device: str | torch.device) -> CausalLM:
         """A model, ready to run. Raises `CheckpointError` and `SettingError`."""
+        # float32 on most CPUs
         dtype = self.dtype or usual_dtype(name, find_device(device))
         model = load_model(name, device=device, dtype=dtype, progress=self.progress)
         if can_pack(model):
@@ -48,7 +49,7 @@ class Loader:
         """A model, split over several processes if there are several devices."""
         if len(devices) == 1:
             return self.load(name, devices[0])
-        from lr.model.ranks import load_parallel
+        from lr.model.ranks import load_parallel  # torch.distributed, if it is needed
 
         dtype = self.dtype or usual_dtype(name, devices[0])
         return self.equipped(load_parallel(name, devices, dtype))
@@ -58,7 +59,7 @@ class Loader:
     ) -> CausalLM:
         """A draft for the target with this `codec`."""
         model = self.load(name, device)
-        rows = model.config.vocab_size
+        rows = model.config.vocab_size  # of its embedding
         if rows < codec.vocab_size:
             raise SettingError(
                 f"draft {name} has embeddings for {rows} token ids, but target {codec.name} can "
@@ -77,10 +78,12 @@ class DraftCheckpoint:
     device: torch.device
     model: CausalLM | None = None
     pieces: tuple[bytes, ...] = ()
-    known_tokens: int | None = None
+    known_tokens: int | None = None  # of the draft's tokenizer
     num_blocks: int | None = None
 
     def __call__(self) -> tuple[Runners, Callable[[int], bytes]]:
+        # the weights are shared on a CPU
         model = self.model or self.loader.load(self.name, self.device)
+        # caches of this process
         runners = Runners(model, len(self.pieces), self.known_tokens, self.num_blocks)
         return runners, self.pieces.__getitem__

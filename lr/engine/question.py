@@ -1,19 +1,20 @@
 """A question and how it is to be answered: what is fixed before the first token.
 
 From options, variant and models follow the prompt, the limits, the randomness of every
-step, and how scheduler and writers work. `Answer` (`answer.py`) adds the steps.
+step, and how scheduler and writers work. An `Answer` (`answer.py`) has a question, and
+the steps so far.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
-from lr.engine.runner import num_kv_blocks_needed
 from lr.engine.side import DraftPlan
 from lr.errors import CheckpointError, ContextError, SettingError
 from lr.model.codec import Codec
+from lr.model.config import ModelConfig
 from lr.options import GenerateOptions, Mode
 from lr.rng import Stream
 from lr.spec.acceptance import RULES
@@ -22,48 +23,33 @@ from lr.spec.protocol import Limits, NodeId, Schedule, SchedulerConfig
 from lr.spec.runner import Runner
 from lr.spec.segmenters import make_segmenter
 from lr.spec.token_sd import DrafterSetup, Speculation
-from lr.spec.variant import Variant, apply_settings
+from lr.spec.variant import Variant
 from lr.spec.verifiers.base import Requires, Verifier
 from lr.spec.write import BlankLineSegmenter, Segmenter, TokenBytes, WriterConfig
 from lr.types import Role, SamplingParams
 
-if TYPE_CHECKING:
-    from lr.engine.engine import Engine
-
 LONGEST_ANSWER = 32768  # tokens, if `max_tokens` is not given
 
 
+@dataclass(frozen=True, eq=False)
 class Question:
-    """A question with its models, options, verifier and variant. `blocks`: cache blocks
-    per model that always suffice for its answer."""
+    """A question with its options, verifier and variant, for models with this `codec`.
+    `blocks`: cache blocks per model that always suffice for its answer; `num_blocks`:
+    as in `Reasoner`. `models`: the names of target, draft,
+    judge and verifier, and the target's device and dtype.
+    """
 
-    def __init__(
-        self,
-        engine: Engine,
-        question: str,
-        options: GenerateOptions,
-        verifier: Verifier,
-        variant: Variant | None = None,
-    ) -> None:
-        if isinstance(question, str) and not question.strip():
-            raise SettingError("the question is empty; give a question.")
-        self.engine = engine
-        self.question = question
-        self.variant = Variant() if variant is None else variant
-        self.verifier = self.variant.verifier or verifier
-        self.options = apply_settings(options, self.variant, engine.usual_mode)
-        self.sampling = self.options.sampling(recommended_sampling(engine.codec))
-        self.prompt = engine.codec.chat(
-            question,
-            system=self.options.system,
-            enable_thinking=self.options.enable_thinking,
-        )
-        self.limits = self._limits()
-        self.blocks = num_kv_blocks_needed(
-            self.options,
-            len(self.prompt) + self.limits.max_tokens,
-            reads=bool(self.requires & Requires.TARGET_LOGPROBS),
-        )
+    text: str  # as the user asked
+    options: GenerateOptions
+    verifier: Verifier  # the variant's, or the reasoner's
+    variant: Variant
+    codec: Codec  # the target's
+    sampling: SamplingParams  # of target and draft
+    prompt: tuple[int, ...]  # token ids, from the chat template
+    limits: Limits
+    blocks: int
+    num_blocks: int | None
+    models: Mapping[str, str]
 
     @property
     def mode(self) -> Mode:
@@ -78,18 +64,19 @@ class Question:
 
     def role_stream(self, role: Role) -> Stream:
         """The randomness of all steps that a role writes."""
-        root = Stream.root(self.options.seed)
-        return root.fold_in(self.question, self.options.sample, role.value)
+        root = Stream.root(self.options.seed)  # (seed, question, sample, role)
+        return root.fold_in(self.text, self.options.sample, role.value)
 
     def draft_plan(self) -> DraftPlan:
         """How the draft's steps are written. With coupling shared, the first
         alternative of each is drawn with the target's noise; the others never are."""
         options = self.options
         shared = options.coupling == "shared"
+        # which one of several is not known yet
         begins_ahead = options.width == 1 and self.variant.step_source is None
         return DraftPlan(
             root=NodeId(0, 0),
-            prompt=tuple(self.prompt),
+            prompt=self.prompt,
             limits=self.limits,
             first=self.role_stream(Role.TARGET if shared else Role.DRAFT),
             others=self.role_stream(Role.DRAFT),
@@ -103,7 +90,7 @@ class Question:
         drafter."""
         options = self.options
         is_draft = role is Role.DRAFT
-        floor = options.draft_floor if is_draft else None
+        floor = options.draft_floor if is_draft else None  # the target never gives up
         reads_draft = is_draft and bool(self.requires & Requires.DRAFT_LOGPROBS)
         speculation = None
         if options.speculates:
@@ -111,7 +98,7 @@ class Question:
         return WriterConfig(
             role=role,
             sampling=self.sampling,
-            eos_ids=self.engine.codec.eos_ids,
+            eos_ids=self.codec.eos_ids,
             segmenter=self.segmenter(),
             speculation=speculation,
             keeps_logprobs=reads_draft or floor is not None,
@@ -125,13 +112,13 @@ class Question:
         options = self.options
         variant = self.variant
         if role is Role.DRAFT and (options.drafts_tokens or variant.drafter):
-            return None
-        setup = DrafterSetup(draft_runner, self.sampling, self.engine.codec.eos_ids)
+            return None  # the draft's own tokens are not drafted
+        setup = DrafterSetup(draft_runner, self.sampling, self.codec.eos_ids)
         return Speculation(
             drafter=variant.make("drafter", setup) or make_drafter(options, setup),
             rule=variant.make("rule") or RULES[options.acceptance](),
             num_speculative_tokens=options.num_speculative_tokens,
-            checked=variant.drafter is not None,
+            checked=variant.drafter is not None,  # ours are trusted
         )
 
     def segmenter(self) -> Callable[[TokenBytes], Segmenter]:
@@ -148,7 +135,7 @@ class Question:
         options = self.options
         verifier = self.verifier
         if not options.looks_ahead:
-            return SchedulerConfig(self.limits, depth=0)
+            return SchedulerConfig(self.limits, depth=0)  # no drafts: plain decoding
         needs_target_step = bool(verifier.requires & Requires.TARGET_STEP)
         return SchedulerConfig(
             limits=self.limits,
@@ -161,28 +148,25 @@ class Question:
             choose=verifier.choose if verifier.chooses else None,
         )
 
-    def _limits(self) -> Limits:
-        """How long the answer may become. Raises `ContextError` if there is no room for
-        any."""
-        length = len(self.prompt)
-        context = self.engine.target.config.max_position_embeddings
-        if length >= context:
-            raise ContextError(
-                f"the prompt has {length} tokens and the target's context is {context}, so there "
-                "is no room for an answer. Shorten the question or the system message."
-            )
-        draft = self.engine.draft if self.options.needs_draft else self.engine.target
-        if draft is None:
-            raise SettingError(
-                f"mode {self.options.mode!r} needs a draft model here; give a draft or use "
-                "mode 'ar'."
-            )
-        return Limits(
-            max_tokens=min(context - length, self.options.max_tokens or LONGEST_ANSWER),
-            max_step_tokens=self.options.max_step_tokens,
-            ignore_half_sentence=self.options.ignore_half_sentence,
-            max_drafted=draft.config.max_position_embeddings - length,
+
+def limits_of(
+    options: GenerateOptions, length: int, target: ModelConfig, draft: ModelConfig
+) -> Limits:
+    """How long an answer may become after a prompt of `length` tokens. Raises
+    `ContextError` if there is no room for any."""
+    context = target.max_position_embeddings
+    if length >= context:
+        raise ContextError(
+            f"the prompt has {length} tokens and the target's context is {context}, so there "
+            "is no room for an answer. Shorten the question or the system message."
         )
+    return Limits(
+        max_tokens=min(context - length, options.max_tokens or LONGEST_ANSWER),
+        max_step_tokens=options.max_step_tokens,
+        ignore_half_sentence=options.ignore_half_sentence,
+        # after them, the target goes on alone
+        max_drafted=draft.max_position_embeddings - length,
+    )
 
 
 def recommended_sampling(codec: Codec) -> SamplingParams:
@@ -190,7 +174,7 @@ def recommended_sampling(codec: Codec) -> SamplingParams:
     `CheckpointError`."""
     stated = codec.generation_config
     if stated.get("do_sample") is False:
-        return SamplingParams(temperature=0.0)
+        return SamplingParams(temperature=0.0)  # greedy
     names = ("temperature", "top_p", "top_k")
     settings = {n: stated[n] for n in names if stated.get(n) is not None}
     try:

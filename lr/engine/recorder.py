@@ -74,7 +74,7 @@ class CacheRecorder(CacheObserver):
     def __init__(self, trace: Trace, cache: str) -> None:
         self.trace = trace
         self.cache = cache
-        self.numbers: dict[BlockTable, int] = {}
+        self.numbers: dict[BlockTable, int] = {}  # of live branches
         self.sizes: dict[BlockTable, int] = {}  # how many of its blocks are recorded
         self.nodes: dict[BlockTable, tuple[int, int, int]] = {}  # whose prefix it holds
         self.count = 0  # of all branches so far
@@ -100,6 +100,7 @@ class CacheRecorder(CacheObserver):
             (self.numbers[table], old, new)
             for table, (old, new) in zip(moved, copies, strict=True)
         ]
+        # Blocks at the end of a table that no event has named yet.
         fresh = [
             (self.numbers[table], block)
             for table in tables

@@ -58,15 +58,16 @@ class ModelRunner:
     ) -> None:
         assert num_blocks > 0 and max_batch_tokens > 0
         self.model = model
-        self.context = model.config.max_position_embeddings
+        self.context = model.config.max_position_embeddings  # tokens, prompt included
         self.max_batch_tokens = max_batch_tokens
         self.observer = observer
-        self.vocab_size = vocab_size or model.config.vocab_size
+        self.vocab_size = vocab_size or model.config.vocab_size  # of the tokenizer
         assert self.vocab_size <= model.config.vocab_size
         self.known_tokens = min(known_tokens or self.vocab_size, self.vocab_size)
         self.num_blocks = num_blocks
         padding = int(model.replayable)  # a block for the padding of CUDA graphs
         self.cache = model.make_cache(num_blocks + padding, block_size)
+        # CUDA only
         self.graphs = StepGraphs(model, self.cache) if model.replayable else None
 
     def end(self) -> None:
@@ -79,7 +80,7 @@ class ModelRunner:
         """A new branch of these tokens (at least one), all uncomputed."""
         assert len(tokens) > 0
         self._require_ids(tokens)
-        return Branch(list(tokens), self.cache.new())
+        return Branch(list(tokens), self.cache.new())  # nothing is computed yet
 
     def fork(self, branch: Branch) -> Branch:
         """A second branch with the same tokens and the same cached blocks; copies no
@@ -89,7 +90,7 @@ class ModelRunner:
     def rewind(self, branch: Branch, length: int) -> None:
         """Cut a branch to its first `length` tokens, in the cache too."""
         assert 0 <= length <= len(branch)
-        if length < branch.table.length:
+        if length < branch.table.length:  # else only uncomputed tokens are cut
             self.cache.truncate(branch.table, length)
         del branch.tokens[length:]
 
@@ -126,6 +127,7 @@ class ModelRunner:
         """
         if not branches:
             return []
+        # 1. What there is to compute, and whether it may be.
         uncomputed = [branch.uncomputed for branch in branches]
         lengths = [len(tokens) for tokens in uncomputed]
         for branch, tokens in zip(branches, uncomputed, strict=True):
@@ -137,6 +139,7 @@ class ModelRunner:
                     f"{len(branch)} tokens do not fit the context of {self.context} of model "
                     f"{self.model.source}. Shorten the prompt or lower max_tokens."
                 )
+        # 2. Of how many tokens of each branch the logits are wanted.
         if logits == "last":
             num_rows = [1] * len(branches)
         elif logits == "all":
@@ -145,6 +148,7 @@ class ModelRunner:
             num_rows = [int(count) for count in logits]
         pairs = zip(num_rows, lengths, strict=True)
         assert all(1 <= count <= length for count, length in pairs)
+        # 3. One ragged forward; a long prompt alone, in pieces.
         if sum(lengths) <= self.max_batch_tokens:
             rows = self._forward(branches, uncomputed, num_rows)  # [sum of num_rows, v]
             return list(rows if logits == "last" else rows.split(num_rows))
@@ -160,7 +164,7 @@ class ModelRunner:
         """
         pieces = []
         while tokens := branch.uncomputed[: self.max_batch_tokens]:
-            later = len(branch.uncomputed) - len(tokens)
+            later = len(branch.uncomputed) - len(tokens)  # in the pieces to come
             rows = min(len(tokens), max(0, num_rows - later))
             pieces.append(self._forward([branch], [tokens], [rows]))
         return torch.cat(pieces)
@@ -176,16 +180,19 @@ class ModelRunner:
         last num_rows[i]."""
         started = time.perf_counter()
         tables = [branch.table for branch in branches]
+        # Inside `append` the tables already include the new tokens. An error in the
+        # forward undoes that.
         with self.cache.append(tables, [len(row) for row in tokens]) as slots:
             batch = RaggedBatch.build(
                 tables, tokens, slots, wanted=num_rows, device=self.model.device
             )
+            # None: no graph is so large
             logits = None if self.graphs is None else self.graphs.run(batch)
             if logits is None:
                 logits = self.model(batch, self.cache)
-        rows: Tensor = logits[:, : self.vocab_size]
+        rows: Tensor = logits[:, : self.vocab_size]  # without padding, [m, v]
         if self.known_tokens < self.vocab_size:
-            rows[:, self.known_tokens :] = -torch.inf
+            rows[:, self.known_tokens :] = -torch.inf  # never drawn by this model
         if rows.is_cpu:  # a GPU would have to be waited for; there `sample` looks
             require_finite(rows, f"model {self.model.source}")
         if self.observer is not None:
@@ -194,6 +201,7 @@ class ModelRunner:
         return rows
 
     def _require_ids(self, tokens: Sequence[int]) -> None:
+        # an id out of range, if any is
         outside = max(tokens) if min(tokens) >= 0 else min(tokens)
         expected = f"0 to {self.vocab_size - 1}, the ids of the tokenizer"
         require(0 <= outside < self.vocab_size, "a token id", outside, expected)
@@ -213,14 +221,15 @@ def num_kv_blocks_needed(
     draft steps for the verifier, on further branches. Example: plain decoding of 1000
     tokens, steps of at most 100: 69 blocks (1100 / 16) and 2 * 9.
     """
+    # 1 + W + W² + ...: of the tree of steps
     nodes = options.nodes if options.looks_ahead else 1
     trees = options.speculates and options.drafter == "tree"
-    leaves = prod(options.branching) if trees else 1
-    path = len(options.branching) // BLOCK_SIZE + 3
+    leaves = prod(options.branching) if trees else 1  # paths of the tree of tokens
+    path = len(options.branching) // BLOCK_SIZE + 3  # its own blocks
     step = min(options.max_step_tokens, tokens)
-    trunk = -(-(tokens + step) // BLOCK_SIZE)
-    row = step // BLOCK_SIZE + 3 + path * (leaves - 1)
-    return trunk + (3 if reads else 2) * nodes * row
+    trunk = -(-(tokens + step) // BLOCK_SIZE)  # rounded up
+    row = step // BLOCK_SIZE + 3 + path * (leaves - 1)  # the three of the docstring
+    return trunk + (3 if reads else 2) * nodes * row  # draft step, target step, reading
 
 
 @dataclass(eq=False)
@@ -243,9 +252,9 @@ class Runners:
 
     def lend(self, blocks: int) -> ModelRunner:
         """A runner with an empty cache of at least `blocks` blocks of 16 tokens."""
-        blocks = self.num_blocks or blocks
+        blocks = self.num_blocks or blocks  # a fixed size goes before what is needed
         for runner in self.idle:
-            if runner.num_blocks >= blocks:
+            if runner.num_blocks >= blocks:  # the first that is large enough
                 self.idle.remove(runner)
                 return runner
         self.end()  # free their memory before allocating more
@@ -268,9 +277,10 @@ class Runners:
         runner.observer = None
         runner.cache.observer = CacheObserver()
         # A draft that writes steps and proposes tokens has two runners.
+        # that of CUDA graphs stays used
         padding = runner.cache.num_blocks - runner.num_blocks
         if runner.cache.pool.num_used == padding and len(self.idle) < 2:
-            runner.cache.pool.restart()
+            runner.cache.pool.restart()  # ids from 0 again: traces are reproducible
             self.idle.append(runner)
         else:
             runner.end()
@@ -285,11 +295,14 @@ def room(caches: Sequence[Runners]) -> int | None:
     on_cuda = [runners for runners in caches if runners.model.device.type == "cuda"]
     for device in {runners.model.device for runners in on_cuda}:
         sharing = [runners for runners in on_cuda if runners.model.device == device]
+        # What the driver calls free, and what PyTorch has reserved but not used.
         free = torch.cuda.mem_get_info(device)[0] - RESERVE
         free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        # a set: no cache counts twice
         idle = {runner.cache for runners in sharing for runner in runners.idle}
         free += sum(cache.keys.nbytes + cache.values.nbytes for cache in idle)
         models = [runners.model for runners in sharing]
+        # bytes of K/V per token, all caches together
         token = sum(m.part.cached_per_token * m.dtype.itemsize for m in models)
         rooms.append(max(0, free) // (BLOCK_SIZE * token))
     return min(rooms, default=None)

@@ -79,20 +79,20 @@ class Side:
         uncomputed, they are computed first, once for both branches."""
         runner = self.writer.runner
         origin = self.branches[parent]
-        if length - origin.num_computed_tokens > WORTH_A_FORWARD:
+        if length - origin.num_computed_tokens > WORTH_A_FORWARD:  # read them once
             if parent in self.jobs:
                 self.writer.poll()  # the step that is being written there reads them
             else:
                 read_up_to(runner, origin, length - 1)
-        branch = runner.fork(origin)
-        runner.rewind(branch, length)
+        branch = runner.fork(origin)  # copies nothing
+        runner.rewind(branch, length)  # may cut into a step that is being written
         branch.extend(tokens)
         return branch
 
     def adopt(self, node: NodeId, branch: Branch) -> None:
         """Make a branch that of `node`."""
         self.branches[node] = branch
-        self.writer.runner.tag(branch, node)
+        self.writer.runner.tag(branch, node)  # for traces of the cache
 
     def write(
         self,
@@ -119,14 +119,14 @@ class Side:
         for node, job in list(self.jobs.items()):
             if job.finish is not None:
                 del self.jobs[node]
-                step = None if job.given_up else job.step
+                step = None if job.given_up else job.step  # the target writes this one
                 written.append(Written(node, step, tuple(job.logprobs)))
         return written
 
     def cancel(self, node: NodeId) -> None:
         """Stop writing the step of `node`."""
         job = self.jobs.pop(node, None)
-        if job is not None:
+        if job is not None:  # else it has finished, or never began
             self.writer.cancel(job)
 
     def rename(self, old: NodeId, new: NodeId, tokens: Sequence[int] = ()) -> None:
@@ -145,7 +145,7 @@ class Side:
         """Stop all work and close all branches."""
         for node in list(self.jobs):
             self.cancel(node)
-        for node in reversed(list(self.branches)):
+        for node in reversed(list(self.branches)):  # blocks return in order
             self.close(node)
 
 
@@ -208,6 +208,7 @@ class DraftSide(Side):
                         self.draft(parent, node, sibling, limit)
                 if isinstance(command, SourcedDraft):
                     for node, tokens in zip(children, command.steps, strict=True):
+                        # finished without a forward
                         self.writer.give(self.jobs[node], tokens)
             case Cancel((WorkKind.DRAFT, node)):
                 self.cancel(node)
@@ -215,6 +216,7 @@ class DraftSide(Side):
                 for rejected in [branch for branch in self.branches if branch != node]:
                     self.cancel(rejected)
                     self.close(rejected)
+                # the draft reads the correction later
                 self.rename(node, root, emitted.step.tokens)
             case Release(node):
                 self.close(node)
@@ -232,7 +234,7 @@ class DraftSide(Side):
         parent = self.last
         if parent is None or parent not in self.branches:
             return
-        if len(self.branches) > plan.window:
+        if len(self.branches) > plan.window:  # enough is open
             return
         written = len(self.branches[parent]) - len(plan.prompt)
         limit = plan.limits.draft_limit(written, None)  # no step before it was cut
@@ -242,6 +244,7 @@ class DraftSide(Side):
     def take(self) -> list[Written]:
         finished = super().take()
         for node, step, _ in finished:
+            # after eos or a cut nothing follows
             goes_on = step is not None and step.finish is Finish.BOUNDARY
             self.last = node if goes_on else None
         return finished

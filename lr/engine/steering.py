@@ -24,20 +24,21 @@ class Steering:
     num_events: int = 0  # of the trace, that `stats` includes
 
     def __post_init__(self) -> None:
-        self.deepest = self.scheduler.config.depth
+        self.deepest = self.scheduler.config.depth  # the run's own depth
 
     def decide(self) -> None:
         """Ask the controller after an emitted step, with the counts up to that step."""
         controller = self.controller
-        news = self.trace.events[self.num_events :]
+        news = self.trace.events[self.num_events :]  # since the last decision
         self.num_events += len(news)
         self.stats += stats_of(news)
-        progress = Progress.of(self.stats)
+        progress = Progress.of(self.stats)  # counts, no times
         depth = controller.depth(progress)
         check_number("controller", controller.depth, depth, 0)
         tokens = controller.tokens(progress)
         if tokens is not None:
             check_number("controller", controller.tokens, tokens, 0)
+        # `paper` needs a pair in flight
         shallowest = 1 if self.scheduler.config.schedule is Schedule.PAPER else 0
         depth = max(shallowest, min(depth, self.deepest))
         self.max_draft_tokens = tokens

@@ -26,7 +26,7 @@ from lr.model.attention import flash_or_plain
 from lr.model.codec import Codec
 from lr.model.qwen import CausalLM
 from lr.model.weights import checkpoint_id
-from lr.registry import load_file, verifiers
+from lr.registry import load_file, oracle_for
 from lr.spec.checks import make_part
 from lr.spec.verifiers.base import ExactVerifier, Verifier, check_verifier
 from lr.spec.verifiers.fitted import SCORES, Fit, FittedVerifier
@@ -112,7 +112,7 @@ class VerifierChoice:
             # the one whose checkpoint its file needs, if any
             kind = next((n for n in CHECKPOINTS if n in self.fit.signals), kind)
         if kind == "oracle":
-            verifiers["oracle"](self.codec)  # refuses a target of another language
+            oracle_for(self.codec)  # refuses a target of another language
         if kind == "judge":
             self.checkpoint = self.checkpoint or own_judge(self.codec)
         if self.checkpoint is not None and kind not in CHECKPOINTS:
@@ -140,6 +140,7 @@ class VerifierChoice:
         kind, threshold = _parse(self.name)
         decode = self.codec.decode
         if self.fit is not None:
+            # Verifiers whose scores the fit weighs.
             scorers = {
                 name: replace(self, wanted=name).build(target, draft)
                 for name in self.fit.signals
@@ -150,7 +151,7 @@ class VerifierChoice:
             case "exact":
                 return ExactVerifier()
             case "oracle":
-                return verifiers["oracle"](self.codec)
+                return oracle_for(self.codec)
             case "judge":
                 assert target is not None
                 return JudgeVerifier(self._judge(target, draft), decode, threshold)
@@ -174,13 +175,15 @@ class VerifierChoice:
 
     def _judge(self, target: CausalLM, draft: CausalLM | None) -> PromptedModel:
         assert self.checkpoint is not None
+        # for the longest prompt
         blocks = self.num_blocks or -(-JUDGE_TOKENS // BLOCK_SIZE)
         codec = Codec.load(self.checkpoint)
         device = torch.device(self.device)
         source = checkpoint_id(self.checkpoint)
         for model in (target, draft):
-            if model is None or model.spread:
+            if model is None or model.spread:  # a rank's slice judges nothing
                 continue
+            # the weights are there already
             if (model.source, model.device) == (source, device):
                 return asked_model(model, codec, blocks)
         return asked_model(self.loader.load(self.checkpoint, device), codec, blocks)
@@ -193,7 +196,7 @@ def _parse(name: str) -> tuple[str, float]:
         return kind, 0.0  # `_parse_fitted` reads the rest
     names = ", ".join([*THRESHOLDS, "fitted:FILE.json"])
     expected = f"one of {names}, or one with a number, such as judge:0.8"
-    usual = THRESHOLDS.get(kind)
+    usual = THRESHOLDS.get(kind)  # None: this verifier takes no number
     if kind in THRESHOLDS and not colon:
         return kind, usual or 0.0
     if usual is not None:
@@ -206,7 +209,7 @@ def _parse_fitted(name: str) -> tuple[Fit, float | None]:
     """The file of fitted:FILE or fitted:FILE:THRESHOLD, and the threshold."""
     _, _, rest = name.partition(":")
     file, colon, number = rest.rpartition(":")
-    if colon and not Path(rest).is_file():
+    if colon and not Path(rest).is_file():  # a colon may belong to the path
         with suppress(ValueError):
             return Fit.load(Path(file)), float(number)
     return Fit.load(Path(rest)), None

@@ -208,7 +208,7 @@ class DraftWorker:
             far_end.close()  # so that each end notices when the other is gone
         self._stop = weakref.finalize(self, stop, self._connection, worker)
         try:
-            self._receive()
+            self._receive()  # loaded
         except BaseException:
             self.close()
             raise
@@ -320,7 +320,7 @@ class DraftWorker:
 def stop(connection: Connection, worker: threading.Thread | SpawnProcess) -> None:
     """End a worker."""
     connection.close()
-    worker.join(GRACE)
+    worker.join(GRACE)  # it ends by itself when its connection closes
     if isinstance(worker, SpawnProcess):
         worker.kill()
         worker.join()
@@ -362,6 +362,7 @@ class RemoteSide:
             self.trace.events.append((time - self.trace.start, event))
 
     def take(self) -> list[Written]:
+        # others were begun ahead
         ready = [node for node in self.arrived if node in self.awaited]
         self.awaited.difference_update(ready)
         return [self.arrived.pop(node) for node in ready]

@@ -62,15 +62,18 @@ def layer_forward(
     if len(x) == 1 and addend is None and readable(layer):
         # One kernel per matrix: it norms before, and adds the residual after.
         norms = (first.weight, first.eps), (second.weight, second.eps)
+        # [1, (h + 2 k) d]
         qkv = fused.linear(x, attention.qkv.weight, attention.qkv.bias, norms[0])
         mixed = mix(attention, qkv, cos, signed_sin, attend)
         x = fused.linear(mixed, attention.out.weight, x)
+        # silu(gate) * up, [1, width]
         gated = fused.linear(x, mlp.gate_up.weight, None, norms[1], gated=True)
         return fused.linear(gated, mlp.down.weight, x)
     x, normed = fused.add_norm(x, addend, first.weight, first.eps)
-    qkv = attention.qkv(normed)
+    qkv = attention.qkv(normed)  # [n, (h + 2 k) d]
     mixed = attention.out(mix(attention, qkv, cos, signed_sin, attend))
     x, normed = fused.add_norm(x, mixed, second.weight, second.eps)
+    # the next layer adds it, and norms
     addend = mlp.down(fused.silu_mul(mlp.gate_up(normed)))
     if len(x) == 1 or hooked(layer) or hooked(following):  # others want the sum
         return x + addend
@@ -83,9 +86,10 @@ def mix(
     """What an attention does between its projections: [n, (h + 2 k) d] -> [n, h d]."""
     h, k, d = attention.num_heads, attention.num_kv_heads, attention.head_dim
     n = len(qkv)
-    heads = qkv.view(n, h + 2 * k, d)
+    heads = qkv.view(n, h + 2 * k, d)  # queries, keys, values
     norm = attention.qk_norm
     weight, eps = (None, 0.0) if norm is None else (norm.weight, norm.eps)
+    # queries and keys, in place
     fused.norm_rotate(heads, h, k, weight, eps, cos, signed_sin)
     queries, keys, values = heads.split_with_sizes((h, k, k), dim=1)
     return attend(attention.layer, queries, keys, values).reshape(n, h * d)

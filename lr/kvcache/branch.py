@@ -124,10 +124,10 @@ def common_length(a: Sequence[int], b: Sequence[int]) -> int:
     fast."""
     low = 0
     high = min(len(a), len(b))
-    if a[:high] == b[:high]:
+    if a[:high] == b[:high]:  # the usual case, by one comparison
         return high
     while low < high:  # a[:low] == b[:low] and a[: high + 1] != b[: high + 1]
-        middle = (low + high + 1) // 2
+        middle = (low + high + 1) // 2  # at least low + 1
         if a[low:middle] == b[low:middle]:
             low = middle
         else:

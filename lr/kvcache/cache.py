@@ -193,24 +193,25 @@ class PagedKVCache:
         shared: list[BlockTable] = []
         for table, count in zip(tables, counts, strict=True):
             num_blocks = blocks_for(table.length + count, self.block_size)
-            num_new.append(num_blocks - len(table.blocks))
+            num_new.append(num_blocks - len(table.blocks))  # beyond those it has
             if count and table.room and self.pool.refcount(table.blocks[-1]) > 1:
                 shared.append(table)
-        moved = self._leaving(shared) if shared else []
+        moved = self._leaving(shared) if shared else []  # who copies
         allocated = self.pool.allocate(len(moved) + sum(num_new))  # or it raises
         copies = [(t.blocks[-1], b) for t, b in zip(moved, allocated, strict=False)]
-        fresh = allocated[len(moved) :]
+        fresh = allocated[len(moved) :]  # after the copies
         # 2. The tables change first, then the tensors. Any later error is undone below.
         for table, (_, block) in zip(moved, copies, strict=True):
             table.blocks[-1] = block
         if copies:
-            self._drop([source for source, _ in copies])
+            self._drop([source for source, _ in copies])  # one owner fewer
         slots: list[int] = []
         free = iter(fresh)
         for table, count, n in zip(tables, counts, num_new, strict=True):
             if n:
                 table.blocks += islice(free, n)
             table.length += count
+            # where the body writes
             slots += table.slots(table.length - count, table.length)
         self.open_append = copies
         try:
@@ -303,7 +304,7 @@ class PagedKVCache:
         moved: list[BlockTable] = []
         leaving: Counter[int] = Counter()
         for table in sorted(shared, key=lambda table: table.length):
-            leaving[table.blocks[-1]] += 1
+            leaving[table.blocks[-1]] += 1  # writers of this block so far
             if leaving[table.blocks[-1]] < self.pool.refcount(table.blocks[-1]):
                 moved.append(table)
         return moved

@@ -19,7 +19,7 @@ def check_cache(
     released."""
     tables = list(cache.live_tables if tables is None else tables)
     pool = cache.pool
-    forgotten = cache.live_tables.difference(tables)
+    forgotten = cache.live_tables.difference(tables)  # branches that nobody released
     assert not forgotten, (
         f"{len(forgotten)} live tables were not given: {list(forgotten)}"
     )
@@ -27,11 +27,13 @@ def check_cache(
         assert table in cache.live_tables, f"not a live table of this cache: {table}"
         fits = len(table.blocks) == blocks_for(table.length, cache.block_size)
         assert fits, f"blocks and length do not match: {table}"
+    # what the pool believes
     counts = [pool.refcount(block) for block in range(pool.num_blocks)]
     free = counts.count(0)
     assert pool.num_free == free, (
         f"{pool.num_free} blocks are free, {free} have no owner"
     )
+    # what the tables say
     held = Counter(block for table in tables for block in table.blocks)
     for block, count in enumerate(counts):
         if count != held[block]:

@@ -32,8 +32,8 @@ class BlockPool:
     def __init__(self, num_blocks: int) -> None:
         require(num_blocks >= 1, "num_blocks", num_blocks, "at least one block")
         self.num_blocks = num_blocks
-        self._refcounts = [0] * num_blocks
-        self._free = list(range(num_blocks - 1, -1, -1))
+        self._refcounts = [0] * num_blocks  # by block id
+        self._free = list(range(num_blocks - 1, -1, -1))  # a stack: 0 is on top
 
     @property
     def num_free(self) -> int:
@@ -49,7 +49,7 @@ class BlockPool:
         """Take `n` free blocks, now with refcount 1. Raises `OutOfBlocks` before any
         change."""
         require(n >= 0, "the number of blocks to allocate", n, "0 or more")
-        if n > len(self._free):
+        if n > len(self._free):  # before any change
             raise OutOfBlocks(n, len(self._free), self.num_blocks)
         blocks = [self._free.pop() for _ in range(n)]
         for block in blocks:
@@ -66,9 +66,9 @@ class BlockPool:
         if it was."""
         self._held(block)
         self._refcounts[block] -= 1
-        if self._refcounts[block]:
+        if self._refcounts[block]:  # others still hold it
             return False
-        self._free.append(block)
+        self._free.append(block)  # freed last, reused first
         return True
 
     def restart(self) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -22,13 +22,13 @@ import torch
 from lr.engine.runner import RESERVE, num_kv_blocks_needed
 from lr.errors import SettingError
 from lr.kvcache.branch import BLOCK_SIZE, blocks_for
+from lr.measure.dummy import published
 from lr.model.config import ModelConfig
 from lr.model.device import DeviceMap, can_share_weights
-from lr.model.dummy import published
 from lr.model.ranks import part_of
 from lr.model.weights import config_of, num_weights, usual_dtype
 from lr.options import GenerateOptions
-from lr.registry import DUMMY, split_weights
+from lr.registry import Checkpoint
 from lr.spec.verifiers.judge import JUDGE_TOKENS
 
 GIB = 2**30
@@ -97,9 +97,10 @@ def plan_memory(
     for (role, on), name in zip(devices.items(), names, strict=True):
         if name is None or (role == "draft" and not options.needs_draft):
             continue
-        source = str(split_weights(name)[1])
-        if published(source) is not None:
-            source = f"{DUMMY}{source}"
+        checkpoint = Checkpoint.parse(name)
+        if published(checkpoint.place) is not None:
+            checkpoint = replace(checkpoint, dummy=True)
+        source = str(checkpoint)
         config = config_of(source)
 
         # 1. The blocks of its caches; no chain is longer than the target's context.

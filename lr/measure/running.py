@@ -34,7 +34,7 @@ from lr.measure.ways import WAY_MODES
 from lr.model.files import resolve
 from lr.options import LOOKAHEAD, GenerateOptions
 from lr.reasoner import Reasoner
-from lr.registry import is_dummy
+from lr.registry import Checkpoint
 from lr.result import Result
 from lr.spec.variant import Variant
 from lr.tiny.names import speaks_tiny
@@ -152,14 +152,16 @@ class Evaluation:
         if not answers:
             return
         first = answers[0]
-        tokens = min(WARM_UP_TOKENS, first.limits.max_tokens)
-        options = replace(first.options, max_tokens=tokens)
+        tokens = min(WARM_UP_TOKENS, first.question.limits.max_tokens)
+        options = replace(first.question.options, max_tokens=tokens)
         variant = self.variant
         if variant is not None and self.recorder is not None:
             variant = replace(variant, verifier=self.recorder.verifier)
-        again = self.reasoner.run(first.question, options, variant=variant)
-        again.blocks = first.engine.cache_size(answers, self.concurrency)
-        again.finish()
+        engine = self.reasoner.engine
+        verifier = self.reasoner.verifier
+        again = engine.question(first.question.text, options, verifier, variant)
+        blocks = engine.cache_size(answers, self.concurrency)
+        engine.finish(Answer(replace(again, blocks=blocks)))
 
     def _keep(self, key: AnswerKey, answer: Answer) -> AnswerRecord:
         """Write all files of a complete answer, the result last: `Store.done` looks for
@@ -239,7 +241,7 @@ def identified(settings: Mapping[str, Any]) -> dict[str, Any]:
         texts.add(value.partition("(")[0].rpartition(":")[0])
         paths = {text: Path(text) for text in sorted(texts) if text}
         is_model = name.endswith("model") and not (name == "judge_model" and elsewhere)
-        if value and is_model and not is_dummy(value):
+        if value and is_model and not Checkpoint.parse(value).dummy:
             paths[value] = resolve(value)
         for text, path in paths.items():
             if path.exists():

@@ -21,11 +21,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from math import floor
-from typing import Any, Literal
+from typing import Any
 
 from torch import Tensor
 
 from lr.engine.answer import Answer
+from lr.engine.question import Question
 from lr.errors import LRError
 from lr.options import GenerateOptions, make_options
 from lr.reasoner import Reasoner
@@ -138,7 +139,6 @@ class SyntheticReasoner(Reasoner):
         *,
         variant: Variant | None = None,
         detailed: bool = False,
-        engine: Literal["scheduler", "page"] = "scheduler",
         **changes: Any,
     ) -> Answer:
         options = make_options(options, **changes)
@@ -153,13 +153,14 @@ class SyntheticReasoner(Reasoner):
             verifier = variant.verifier or verifier
         stream = Stream.root(self.synthetic.seed).fold_in(question, options.sample)
         verifier = SyntheticVerifier(self.synthetic, verifier, stream)
-        return SyntheticAnswer(
-            self.engine, question, options, verifier, detailed=detailed
-        )
+        asked = self.engine.question(question, options, verifier)
+        answer = Answer(SyntheticQuestion(**vars(asked)), detailed=detailed)
+        answer.served = self.engine.serve([answer])
+        return answer
 
 
-class SyntheticAnswer(Answer):
-    """An `Answer` under the model of acceptance."""
+class SyntheticQuestion(Question):
+    """A `Question` under the model of acceptance."""
 
     verifier: SyntheticVerifier
 
@@ -178,7 +179,7 @@ class SyntheticAnswer(Answer):
         something."""
         rule = SyntheticRule(self.verifier.synthetic.alpha2)
         if not self.options.drafts_tokens:
-            drafter = SyntheticDrafter(self.engine.codec.vocab_size)
+            drafter = SyntheticDrafter(self.codec.vocab_size)
             return Speculation(drafter, rule, self.options.num_speculative_tokens)
         speculation = super().token_speculation(role, draft_runner)
         return None if speculation is None else replace(speculation, rule=rule)

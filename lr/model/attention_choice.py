@@ -49,7 +49,7 @@ def equip(model: CausalLM, name: str = "auto", *, graphs: bool = True) -> None:
     it may decode from CUDA graphs. Raises SettingError.
     """
     part = model.part
-    heads = (part.num_heads, part.num_kv_heads, part.head_dim)
+    heads = (part.num_heads, part.num_kv_heads, part.head_dim)  # of this rank
     needs = AttentionNeeds(model.device, model.dtype, *heads)
     model.graphs = graphs
     set_attention(model, choose_attention(name, needs))
@@ -69,7 +69,7 @@ def choose_attention(name: str, needs: AttentionNeeds) -> AttentionKind:
     require(name in NAMES, "attention", name, f"{', '.join(NAMES[:-1])} or {NAMES[-1]}")
     reasons = []
     for label, kind in candidates(needs, name):
-        if not isinstance(kind, str):
+        if not isinstance(kind, str):  # else the reason why not
             return kind
         reasons.append(f"{label}: {kind}")
     raise SettingError(
@@ -124,11 +124,12 @@ def trial(kind: AttentionKind, needs: AttentionNeeds) -> str:
         heads = (needs.num_heads, needs.num_kv_heads, needs.head_dim)
         config = ModelConfig(8, 200, 300, 1, *heads, 512, 1e-6, 1e4, True, True, True)
         model = CausalLM(config)
-        noise = torch.Generator().manual_seed(0)
+        noise = torch.Generator().manual_seed(0)  # the same model on every machine
         for weight in model.parameters():
             weight.normal_(0, 0.3, generator=noise)
         model.to(needs.device, needs.dtype)
         expected = answers(model, REFERENCE)
+        # [rows], relative
         distance = (answers(model, kind) - expected).norm(dim=1) / expected.norm(dim=1)
     except Exception as error:  # a kernel that does not fit may raise anything
         reason = f"{type(error).__name__}: {str(error).strip() or 'no message'}"
@@ -144,13 +145,13 @@ def answers(model: CausalLM, kind: AttentionKind) -> Tensor:
     """The logits of a prompt, of three tokens after it and of one more, with this
     attention; the last two from a recording if the kind can be recorded."""
     set_attention(model, kind)
-    cache = model.make_cache(4, BLOCK_SIZE)
+    cache = model.make_cache(4, BLOCK_SIZE)  # 64 tokens
     graphs = None
     if kind.tiles is not None:
         graphs = StepGraphs(model, cache, rows=(1, 4))
     table = cache.new()
     rows = []
-    for count in (37, 3, 1):
+    for count in (37, 3, 1):  # a prompt, a chunk after a cache, one token
         with cache.append([table], [count]) as slots:
             tokens = [[(3 * i) % 8 for i in range(count)]]
             batch = RaggedBatch.build(
@@ -158,4 +159,4 @@ def answers(model: CausalLM, kind: AttentionKind) -> Tensor:
             )
             logits = None if graphs is None else graphs.run(batch)
             rows.append(model(batch, cache) if logits is None else logits)
-    return torch.cat(rows).double()
+    return torch.cat(rows).double()  # [41, v]

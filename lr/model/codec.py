@@ -20,7 +20,7 @@ from typing import Any
 from lr.errors import CheckpointError, SettingError
 from lr.model.byte_level import printable_bytes
 from lr.model.files import read_json, resolve
-from lr.registry import is_dummy
+from lr.registry import Checkpoint, dummies
 from lr.types import require
 
 
@@ -44,8 +44,9 @@ class Codec:
         self.tokenizer = tokenizer
         self.name = name
         self.generation_config = generation_config or {}
+        # added tokens included
         self.vocab_size: int = max(tokenizer.get_vocab().values()) + 1
-        ids = {*eos_ids, tokenizer.eos_token_id} - {None}
+        ids = {*eos_ids, tokenizer.eos_token_id} - {None}  # the target's, for all roles
         if not ids or not all(
             type(token) is int and 0 <= token < self.vocab_size for token in ids
         ):
@@ -62,15 +63,13 @@ class Codec:
         """The codec of a checkpoint, named as for `load_model`. Raises
         CheckpointError."""
         name = str(name_or_path)
-        if is_dummy(name):
-            from lr.model.dummy import dummy_tokenizer
-
-            return cls(dummy_tokenizer(name), name=name)
+        if Checkpoint.parse(name).dummy:
+            return cls(dummies().dummy_tokenizer(name), name=name)
         directory = resolve(name_or_path, weights=False)
         config = _read_optional(directory / "config.json")
         generation_config = _read_optional(directory / "generation_config.json")
         eos_ids: list[Any] = []
-        for stated in (config, generation_config):
+        for stated in (config, generation_config):  # either may name some
             ids = stated.get("eos_token_id")
             eos_ids += ids if isinstance(ids, list) else [ids]
         codec = cls(
@@ -79,7 +78,7 @@ class Codec:
             eos_ids=eos_ids,
             generation_config=generation_config,
         )
-        rows = config.get("vocab_size", codec.vocab_size)
+        rows = config.get("vocab_size", codec.vocab_size)  # of the embedding
         if isinstance(rows, int) and rows < codec.vocab_size:
             raise CheckpointError(
                 f"the tokenizer of {name} has {codec.vocab_size} tokens, but "
@@ -105,6 +104,7 @@ class Codec:
 
         described = json.loads(self.tokenizer.backend_tokenizer.to_str())
         return Tokenizer.from_str(
+            # without them, all is text
             json.dumps({**described, "added_tokens": [], "post_processor": None})
         )
 
@@ -206,7 +206,8 @@ def require_same(target: Codec, draft: Codec) -> None:
         *draft.tokenizer.added_tokens_decoder,
     }
     differences = []
-    for token in sorted(target_texts.keys() | draft_texts.keys()):
+    for token in sorted(target_texts.keys() | draft_texts.keys()):  # ids of either
+        # None: it has no such id
         texts = target_texts.get(token), draft_texts.get(token)
         if texts[0] != texts[1] and not (token in added and None in texts):
             differences.append(f"id {token} is {texts[0]!r} and {texts[1]!r}")
@@ -254,6 +255,7 @@ def byte_table(tokenizer: Any) -> list[bytes]:
     as special: without them a thought would be read as the reply. Raises
     CheckpointError for another kind of tokenizer."""
     decoder = json.loads(tokenizer.backend_tokenizer.to_str())["decoder"] or {}
+    # a chain of decoders, or one
     parts = [part["type"] for part in decoder.get("decoders", [decoder]) if part]
     if "ByteLevel" not in parts:
         raise CheckpointError(
@@ -261,9 +263,9 @@ def byte_table(tokenizer: Any) -> list[bytes]:
             "expected a byte-level BPE as Qwen has it, in which each token has its own "
             "bytes, which are needed to find the ends of steps."
         )
-    byte_of = printable_bytes()
+    byte_of = printable_bytes()  # "Ġ" is the space
     vocabulary = tokenizer.get_vocab()
-    table = [b""] * (max(vocabulary.values()) + 1)
+    table = [b""] * (max(vocabulary.values()) + 1)  # unused ids stay empty
     for text, token in vocabulary.items():
         if all(character in byte_of for character in text):
             table[token] = bytes(byte_of[character] for character in text)

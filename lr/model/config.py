@@ -119,15 +119,18 @@ def _read(raw: dict[str, Any]) -> ModelConfig:
     kind = _architecture(raw)
     if missing := [key for key in SIZES.values() if key not in raw]:
         raise CheckpointError(f"it lacks {', '.join(missing)}")
-    if raw["num_key_value_heads"] is None:
+    if raw["num_key_value_heads"] is None:  # as many as query heads
         raw["num_key_value_heads"] = raw["num_attention_heads"]
+    # 1. Sizes, each a positive whole number.
     sizes = {name: _count(key, raw[key]) for name, key in SIZES.items()}
+    # 2. Nothing that is not computed here.
     _refuse_other_networks(raw, kind)
     heads = sizes["num_heads"]
     kv_heads = sizes["num_kv_heads"]
     expected = f"a divisor of num_attention_heads ({heads})"
     _expect(heads % kv_heads == 0, "num_key_value_heads", kv_heads, expected)
 
+    # 3. Positions.
     theta, yarn = _rope(raw)
     if yarn is not None:
         # Qwen's recipe for YaRN leaves max_position_embeddings as it is: 40960 with
@@ -141,7 +144,7 @@ def _read(raw: dict[str, Any]) -> ModelConfig:
     if head_dim is None and kind == "qwen2":
         expected = f"a divisor of hidden_size ({raw['hidden_size']})"
         _expect(raw["hidden_size"] % heads == 0, "num_attention_heads", heads, expected)
-        head_dim = raw["hidden_size"] // heads
+        head_dim = raw["hidden_size"] // heads  # Qwen2 states none
     head_dim = _count("head_dim", head_dim)
     expected = "an even number (rotary embeddings turn pairs)"
     _expect(head_dim % 2 == 0, "head_dim", head_dim, expected)
@@ -151,7 +154,7 @@ def _read(raw: dict[str, Any]) -> ModelConfig:
         head_dim=head_dim,
         rms_norm_eps=_positive("rms_norm_eps", raw.get("rms_norm_eps", 1e-6)),
         rope_theta=theta,
-        qkv_bias=kind == "qwen2",
+        qkv_bias=kind == "qwen2",  # not `attention_bias`, which Qwen2 lacks
         qk_norm=kind == "qwen3",
         tie_word_embeddings=tied,
         yarn=yarn,
@@ -174,7 +177,7 @@ def _refuse_other_networks(raw: Mapping[str, Any], kind: str) -> None:
     for key, network in OTHER_NETWORKS.items():
         absent = raw.get(key) in (None, False)
         _expect(absent, key, raw.get(key), f"none ({network} is not computed here)")
-    activation = raw.get("hidden_act")
+    activation = raw.get("hidden_act")  # silu(gate) * up
     _expect(activation in (None, "silu"), "hidden_act", activation, "'silu'")
     if kind == "qwen3":  # there it would also put a bias on o_proj
         bias = raw.get("attention_bias")
@@ -184,7 +187,7 @@ def _refuse_other_networks(raw: Mapping[str, Any], kind: str) -> None:
     others = sorted({*(raw.get("layer_types") or ())} - {"full_attention"})
     _expect(not others, "layer_types", others, "'full_attention' everywhere")
     windowed = (
-        not raw.get("layer_types")
+        not raw.get("layer_types")  # which says it for each layer
         and raw.get("use_sliding_window")
         and raw.get("sliding_window", 4096) is not None
         and raw.get("max_window_layers", 28) < raw["num_hidden_layers"]
@@ -201,10 +204,11 @@ def _rope(raw: Mapping[str, Any]) -> tuple[float, YarnScaling | None]:
     top = {
         key: raw.get(key) for key in ("rope_theta", "partial_rotary_factor", original)
     }
-    rope: dict[str, Any] = {}
+    rope: dict[str, Any] = {}  # what all places say together
     for stated in (top, raw.get("rope_scaling"), raw.get("rope_parameters")):
         for key, value in dict(stated or {}).items():
             if value is not None:
+                # its name before transformers 4.45
                 name = "rope_type" if key == "type" else key
                 same = rope.setdefault(name, value) == value
                 _expect(same, key, value, f"{rope[name]!r}, as it says elsewhere")
@@ -228,13 +232,14 @@ def _rope(raw: Mapping[str, Any]) -> tuple[float, YarnScaling | None]:
     context = raw["max_position_embeddings"]
     trained = _count(original, rope.pop(original, context))
     truncate = _flag("truncate", rope.pop("truncate", True))
+    # what is left: factor, betas, mscales
     numbers = {name: _positive(name, value) for name, value in rope.items()}
     factor = numbers.pop("factor", context / trained)
     return theta, YarnScaling(factor, trained, truncate=truncate, **numbers)
 
 
 def _count(key: str, value: Any) -> int:
-    possible = type(value) is int and 1 <= value <= MOST
+    possible = type(value) is int and 1 <= value <= MOST  # not a bool
     _expect(possible, key, value, f"a positive whole number, at most {MOST}")
     return int(value)
 

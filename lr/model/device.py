@@ -39,7 +39,7 @@ class DeviceMap:
     judge: torch.device
 
     def __post_init__(self) -> None:
-        others = {*self.target[1:]} - {self.target[0]}
+        others = {*self.target[1:]} - {self.target[0]}  # ranks beside this process
         for role, device in (("draft", self.draft), ("judge", self.judge)):
             if device.type == "cuda" and device in others:
                 raise SettingError(
@@ -107,11 +107,11 @@ def own_stream(
         return
     stream = _stream(device, threading.get_ident())
     usual = torch.cuda.current_stream(device)
-    stream.wait_stream(usual)
+    stream.wait_stream(usual)  # after what is queued already
     try:
         yield partial(torch.cuda.stream, stream)
     finally:
-        usual.wait_stream(stream)
+        usual.wait_stream(stream)  # and the caller after us
 
 
 @cache
@@ -139,7 +139,7 @@ def find_device(name: str | torch.device) -> torch.device:
     try:
         device = torch.device(name)
         if device.type == "cuda":  # a tensor there would occupy half a GiB for good
-            device = torch.device("cuda", device.index or 0)
+            device = torch.device("cuda", device.index or 0)  # "cuda" is "cuda:0"
             torch.cuda.get_device_properties(device)
         else:
             torch.empty(1, device=device)
@@ -171,6 +171,7 @@ def start_process(
     context = multiprocessing.get_context("spawn")
     process = context.Process(target=work, args=arguments, name=name, daemon=True)
     main = sys.modules["__main__"]
+    # what the new process would import
     sys.modules["__main__"] = ModuleType("__main__")
     blocked = None if sys.platform == "win32" else {signal.SIGINT}
     try:

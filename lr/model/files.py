@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from lr.errors import CheckpointError
-from lr.registry import checkpoints, split_weights
+from lr.registry import Checkpoint, tiny_checkpoints
 
 _TEXT_FILES = [
     "config.json",
@@ -34,9 +34,10 @@ def resolve(name_or_path: str | Path, *, weights: bool = True) -> Path:
     download from the Hugging Face hub (`weights=False`: configuration and tokenizer
     only). Raises CheckpointError.
     """
-    name = str(split_weights(name_or_path)[1])
-    if name in checkpoints:
-        return checkpoints[name]
+    name = Checkpoint.parse(name_or_path).place
+    tiny = tiny_checkpoints()
+    if name in tiny:
+        return tiny[name]
     with suppress(OSError, ValueError):  # longer than any name, or with a null byte
         if (path := Path(name).expanduser()).is_dir():
             return without_adapter(path)
@@ -44,12 +45,13 @@ def resolve(name_or_path: str | Path, *, weights: bool = True) -> Path:
         raise CheckpointError(
             f"there is no checkpoint {name!r:.100}: no such directory, and not a name on "
             "the Hugging Face hub (owner/model). Give a directory, a hub name such as "
-            f"Qwen/Qwen3-0.6B, or one of {', '.join(checkpoints)}."
+            f"Qwen/Qwen3-0.6B, or one of {', '.join(tiny)}."
         )
     from huggingface_hub import snapshot_download
 
     patterns = _TEXT_FILES + _WEIGHT_FILES if weights else _TEXT_FILES
     try:
+        # from its cache, if all is there
         path = Path(snapshot_download(name, allow_patterns=patterns))
     except Exception as error:  # which kind differs between versions of the library
         reason = (str(error) or "no message").splitlines()[0]
@@ -103,7 +105,8 @@ def weight_files(directory: Path) -> list[Path]:
             f"{index.name}. {advice}"
         )
     weight_map = read_json(index).get("weight_map")
-    names = weight_map.values() if isinstance(weight_map, dict) else ()
+    names = weight_map.values() if isinstance(weight_map, dict) else ()  # key to file
+    # never outside the directory
     files = [directory / Path(str(name)).name for name in sorted(set(names))]
     absent = [file.name for file in files if not file.is_file()]
     if absent or not files:
@@ -124,6 +127,7 @@ def open_tensors(directory: Path) -> dict[str, Any]:
     views: dict[str, Any] = {}
     for file in weight_files(directory):
         try:
+            # maps the file, reads nothing
             handle = safe_open(str(file), framework="pt")
             keys = handle.offset_keys()
             if twice := sorted(views.keys() & set(keys)):

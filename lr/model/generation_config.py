@@ -33,7 +33,7 @@ def unsupported(codec: Codec) -> str:
     there are none."""
 
     def has_effect(name: str, value: Any) -> bool:
-        neutral = name in NEUTRAL_AT_ONE and value == 1
+        neutral = name in NEUTRAL_AT_ONE and value == 1  # a penalty of 1, say
         return (
             name not in HARMLESS and value not in (None, 0, "", [], {}) and not neutral
         )
@@ -45,7 +45,7 @@ def unsupported(codec: Codec) -> str:
     ]
     if not asked_for:
         return ""
-    shown = ", ".join(asked_for[:10])
+    shown = ", ".join(asked_for[:10])  # ten are enough
     return (
         f"generation_config.json of {codec.name} asks for {shown}; not supported here"
     )

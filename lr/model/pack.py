@@ -29,13 +29,14 @@ class PackedLinear(Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         """x [n, columns] -> [n, rows]."""
-        multiply = torch.ops.mkldnn._linear_pointwise
+        multiply = torch.ops.mkldnn._linear_pointwise  # no activation follows: "none"
         return multiply(x, self.weight, self.bias, "none", [], "")
 
 
 def can_pack(model: CausalLM) -> bool:
     """Whether packed matrices help this model on this processor."""
     is_bfloat16 = model.dtype is torch.bfloat16 and model.device.type == "cpu"
+    # PyTorch built with oneDNN
     has_kernels = hasattr(torch.ops.mkldnn, "_linear_pointwise")
     return is_bfloat16 and has_kernels and not has_amx()
 
@@ -51,7 +52,7 @@ def pack(model: CausalLM) -> None:
     if model.head is None:  # tied: the head becomes a copy of the embedding
         model.head = Linear(1, 1, bias=False)
         model.head.weight = model.embedding.weight
-    for module in list(model.modules()):
+    for module in list(model.modules()):  # a list: the loop replaces some
         for name, matrix in module.named_children():
             if type(matrix) is Linear:
                 setattr(module, name, PackedLinear(matrix))

@@ -68,9 +68,10 @@ def part_of(config: ModelConfig, ranks: int) -> ModelConfig:
     return replace(
         config,
         num_heads=h // ranks,
+        # fewer than ranks: several ranks have the same
         num_kv_heads=max(1, k // ranks),
         intermediate_size=width // ranks,
-        vocab_size=-(-config.vocab_size // ranks),
+        vocab_size=-(-config.vocab_size // ranks),  # rounded up: the last has padding
     )
 
 
@@ -82,7 +83,7 @@ def cuts(config: ModelConfig, rank: int, ranks: int) -> list[Piece]:
     part.
     """
     part = part_of(config, ranks)
-    padded = replace(config, vocab_size=part.vocab_size * ranks)
+    padded = replace(config, vocab_size=part.vocab_size * ranks)  # divides evenly
     slices = []
     for piece, long, short in zip(
         pieces(config), pieces(padded), pieces(part), strict=True
@@ -90,6 +91,7 @@ def cuts(config: ModelConfig, rank: int, ranks: int) -> list[Piece]:
         parts = []
         for end, total, size in zip(piece.shape, long.shape, short.shape, strict=True):
             start = rank * (total // size) // ranks * size
+            # padding rows are not in the file
             parts.append(slice(min(start, end), min(start + size, end)))
         slices.append(replace(piece, first=short.first, slices=tuple(parts)))
     return slices
@@ -123,16 +125,16 @@ class RankLM(CausalLM):
         zero. Of rows 48..63, token 50 is row 2; token 7 belongs to another rank: row 0
         is read, then zeroed.
         """
-        rows = tokens - self.rank * self.part.vocab_size
+        rows = tokens - self.rank * self.part.vocab_size  # [n], of this rank's slice
         elsewhere = (rows < 0) | (rows >= self.part.vocab_size)
         x = self.embedding(rows.masked_fill(elsewhere, 0))
-        x = x.masked_fill(elsewhere[:, None], 0)
+        x = x.masked_fill(elsewhere[:, None], 0)  # [n, e]
         dist.all_reduce(x)
         return x
 
     def logits(self, hidden: Tensor) -> Tensor:
         """The logits [m, v] of the whole vocabulary on rank 0; of a part elsewhere."""
-        part = super().logits(hidden).contiguous()
+        part = super().logits(hidden).contiguous()  # [m, v / ranks]
         if self.rank > 0:
             dist.gather(part)
             return part
@@ -230,6 +232,7 @@ class OtherRanks:
 
     def post(self, batch: RaggedBatch, cache: PagedKVCache, attention: str) -> None:
         """Tell them to repeat a pass."""
+        # rank 0's caches have no name elsewhere
         number = self.caches.setdefault(cache, next(self.numbers))
         sizes = {n: (c.num_blocks, c.block_size) for c, n in self.caches.items()}
         copies = cache.open_append or []

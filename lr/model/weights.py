@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from lr.model.config import ModelConfig, read_config
 from lr.model.device import find_device
 from lr.model.files import open_tensors, read_json, resolve
 from lr.model.qwen import CausalLM, Network
-from lr.registry import is_dummy, split_weights
+from lr.registry import Checkpoint, dummies
 from lr.types import require
 
 DTYPES = {
@@ -133,10 +133,9 @@ def load_model(
 def config_of(source: str | Path) -> ModelConfig:
     """The configuration of a checkpoint's model or of a dummy, without a download of
     weights. Raises CheckpointError."""
-    if is_dummy(source):
-        from lr.model.dummy import shape
-
-        return shape(source)
+    if Checkpoint.parse(source).dummy:
+        shape: ModelConfig = dummies().shape(source)
+        return shape
     return read_config(resolve(source, weights=False))
 
 
@@ -150,31 +149,31 @@ def load_pieces(
 ) -> Network:
     """As `load_model`, for the network that `network` makes and the pieces that `take`
     lists."""
-    weights, name = split_weights(source)
-    name = name if is_dummy(name) else resolve(name)
-    config = config_of(name)
+    checkpoint = Checkpoint.parse(source)
+    directory = None if checkpoint.dummy else resolve(source)
+    config = config_of(directory or source)
     make = partial(network, config)
-    model = CausalLM.materialised(make, dtype or stored_dtype(name), device)
-    if isinstance(name, Path):
-        report = None if progress is None else partial(progress, str(source))
-        fill(model, name, take(config), report)
+    dtype = dtype or stored_dtype(directory or source)
+    model = CausalLM.materialised(make, dtype, device)
+    if directory is None:
+        dummies().fill_dummy(model)
     else:
-        from lr.model.dummy import fill_dummy
-
-        fill_dummy(model)
-    model.source = checkpoint_id(name if weights is None else f"{weights}:{name}")
-    if weights is not None:
+        report = None if progress is None else partial(progress, str(source))
+        fill(model, directory, take(config), report)
+    model.source = checkpoint_id(source)
+    if checkpoint.weights is not None:
         from lr.model.quantize import quantize
 
-        quantize(model, weights)
+        quantize(model, checkpoint.weights)
     return model
 
 
 def checkpoint_id(source: str | Path) -> str:
     """The same text for all names of a checkpoint with the same kind of weights."""
-    weights, name = split_weights(source)
-    directory = name if is_dummy(name) else resolve(name).resolve()
-    return str(directory) if weights is None else f"{weights}:{directory}"
+    checkpoint = Checkpoint.parse(source)
+    if checkpoint.dummy:
+        return str(checkpoint)
+    return str(replace(checkpoint, place=str(resolve(source).resolve())))
 
 
 def fill(
@@ -222,6 +221,7 @@ def account(
     compared with it, in the `rows` that the caller is going to read.
     """
     needed = {piece.key: list(piece.shape) for piece in pieces(config)}
+    # stored, though it is tied
     spare_head = config.tie_word_embeddings and HEAD_KEY in tensors
     allowed = {*needed, HEAD_KEY} if spare_head else set(needed)
     missing = [key for key in needed if key not in tensors]
@@ -258,7 +258,7 @@ def account(
 def stored_dtype(source: str | Path) -> torch.dtype:
     """The dtype in config.json (`dtype`, formerly `torch_dtype`), else float32;
     bfloat16 for a dummy. Raises CheckpointError."""
-    if is_dummy(source):
+    if Checkpoint.parse(source).dummy:
         return torch.bfloat16
     path = resolve(source, weights=False) / "config.json"
     raw = read_json(path)
@@ -282,8 +282,8 @@ def usual_dtype(source: str | Path, device: torch.device) -> torch.dtype:
 def cpu_dtype(config: ModelConfig, stored: torch.dtype) -> torch.dtype:
     """bfloat16 on a processor that multiplies it, for a model too large for the caches
     whose weights have 16 bits anyway, else float32."""
-    large = num_weights(config) > LARGE
-    half = stored in (torch.bfloat16, torch.float16)
+    large = num_weights(config) > LARGE  # beyond the caches of a processor
+    half = stored in (torch.bfloat16, torch.float16)  # nothing more is lost
     return torch.bfloat16 if large and half and bfloat16_unit() else torch.float32
 
 

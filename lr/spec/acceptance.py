@@ -18,13 +18,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from lr.kvcache.cache import integers
 from lr.rng import uniform
-from lr.spec.checks import check_outcomes
+from lr.spec.checks import TOLERANCE, refuse
 from lr.spec.proposal import ROOT, Draws, Proposal, probs_of_tokens, with_probs
 from lr.spec.sampling import sample
 
@@ -84,6 +85,7 @@ class AcceptanceRule(ABC):
         """
         if not proposals:
             return []
+        # [n + 1, v] per branch
         tables = probs.split([len(proposal) + 1 for proposal in proposals])
         outcomes = [
             self.select(p_rows, proposal, keys) if proposal.tokens else untried(p_rows)
@@ -93,7 +95,7 @@ class AcceptanceRule(ABC):
         ]
         last_keys = []
         for outcome, proposal, keys in zip(outcomes, proposals, draws, strict=True):
-            depth = len(outcome.nodes)
+            depth = len(outcome.nodes)  # of the token that follows
             # A draft that was tried here may have been drawn with the key of plain
             # decoding (coupling "shared"), so the token after it needs another.
             tried = outcome.end in proposal.parents
@@ -111,6 +113,13 @@ class AcceptanceRule(ABC):
         outcomes = self.outcomes(p_rows, proposal)
         check_outcomes(self, outcomes)
         return pick(outcomes, uniform(draws.uniform_key))
+
+
+def check_outcomes(rule: Any, outcomes: Sequence[Outcome]) -> None:
+    """Probabilities that sum to one."""
+    chances = [outcome.probability for outcome in outcomes]
+    if abs(sum(chances) - 1) > TOLERANCE or min(chances) < -1e-9:
+        refuse("rule", rule.outcomes, chances, "probabilities >= 0 that sum to 1")
 
 
 def untried(p_rows: Tensor) -> Outcome:
@@ -163,10 +172,10 @@ class RejectRule(AcceptanceRule):
         probs_of = probs_of_tokens(p_rows, proposal)
         outcomes = []
         for row, family in enumerate(proposal.families()):
-            left = reach[row]
+            left = reach[row]  # what no child has taken yet
             chances = acceptance_chances(p_rows[row], proposal, family, *probs_of)
             for node, chance in zip(family, chances, strict=True):
-                reach[node + 1] = left * chance
+                reach[node + 1] = left * chance  # the walk goes on there
                 left *= 1.0 - chance
             probs = partial(replacement, p_rows[row], proposal, family)
             outcomes.append(Outcome(left, proposal.path(row + ROOT), probs))
@@ -197,7 +206,7 @@ def acceptance_chances(
             yield accept_prob(float(p[token]), qs[node])
             p = residual(p, proposal.q[node])
         elif token in tried:
-            yield 0.0
+            yield 0.0  # the same token again: rejected already
         else:
             yield accept_prob(ps[node], left)
             left -= ps[node]
@@ -236,6 +245,7 @@ def residual(p: Tensor, q: Tensor, weight: float = 1.0) -> Tensor:
 def residual_certain(p: Tensor, tokens: Sequence[int]) -> Tensor:
     """The residual if all `tokens` were certain drafts: p without them,
     renormalised."""
+    # p without the tried tokens
     left = p.index_fill(0, integers(tokens, p.device), 0.0)
     return _normalised(left, otherwise=p)
 

@@ -12,14 +12,10 @@ import inspect
 import re
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from lr.errors import LRError, SettingError
 from lr.types import Verdict
-
-if TYPE_CHECKING:
-    from lr.spec.acceptance import Outcome
-    from lr.spec.proposal import Proposal
 
 LONGEST_VALUE = 300  # characters of a wrong value that a message shows
 SURROGATE = re.compile("[\ud800-\udfff]")  # half a character, which no file can hold
@@ -143,27 +139,3 @@ def check_step(source: Any, step: Any, vocab_size: int) -> None:
     ):
         expected = f"None or a list of token ids from 0 to {vocab_size - 1}"
         refuse("step source", source.step_after, step, expected)
-
-
-def check_proposal(drafter: Any, proposal: Proposal, max_depth: int) -> None:
-    """No deeper than `max_depth`; a chain unless `trees`; rows of q are distributions."""
-    method = drafter.propose
-    depth = max(proposal.depths())
-    if depth > max_depth:
-        expected = f"at most min(k, limit) = {max_depth} deep; this one is {depth} deep"
-        refuse("drafter", method, proposal.tokens, expected)
-    if not drafter.trees and not proposal.is_chain:
-        refuse("drafter", method, proposal.parents, "a chain, since `trees` is False")
-    if proposal.q is not None:
-        sums = proposal.q.double().sum(-1)
-        # False for NaN, too
-        if not bool((proposal.q >= 0).all() & ((sums - 1).abs() < TOLERANCE).all()):
-            expected = "a q whose rows are distributions: not negative, each with sum 1"
-            refuse("drafter", method, sums, expected)
-
-
-def check_outcomes(rule: Any, outcomes: Sequence[Outcome]) -> None:
-    """Probabilities that sum to one."""
-    chances = [outcome.probability for outcome in outcomes]
-    if abs(sum(chances) - 1) > TOLERANCE or min(chances) < -1e-9:
-        refuse("rule", rule.outcomes, chances, "probabilities >= 0 that sum to 1")

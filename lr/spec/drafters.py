@@ -65,13 +65,14 @@ class LookupDrafter(Drafter):
         ]
 
     def _look_up(self, tokens: Sequence[int], k: int) -> Proposal:
+        # 8 bytes per token: bytes are searched fast
         text = array("q", tokens).tobytes()
         if k < 1:
             return EMPTY
         for n in range(min(self.longest, len(tokens) - 1), self.shortest - 1, -1):
             end = earlier_end(text, n)
             if end is not None:
-                return Proposal.chain(tokens[end : end + k])
+                return Proposal.chain(tokens[end : end + k])  # certain: no q
         return EMPTY
 
 
@@ -79,7 +80,7 @@ def earlier_end(text: bytes, n: int) -> int | None:
     """The latest earlier end of the last n tokens of `text` (8 bytes each), in tokens,
     or None."""
     pattern = text[-8 * n :]
-    stop = len(text) - 1
+    stop = len(text) - 1  # not the last n tokens themselves
     while (position := text.rfind(pattern, 0, stop)) >= 0:
         if position % 8 == 0:  # a match must begin where a token begins
             return position // 8 + n
@@ -111,7 +112,7 @@ class OwnBranches(Drafter):
             self._twins[branch] = twin
             return twin
         common = common_length(twin.tokens, tokens)
-        self.runner.rewind(twin, min(common, len(tokens) - 1))
+        self.runner.rewind(twin, min(common, len(tokens) - 1))  # one stays uncomputed
         twin.extend(tokens[len(twin) :])
         return twin
 
@@ -155,6 +156,7 @@ class ModelDrafter(OwnBranches):
         tokens: list[list[int]] = [[] for _ in contexts]
         # What each token was drawn from, [v] each.
         rows: list[list[Tensor]] = [[] for _ in contexts]
+        # chains that may grow
         live = [i for i, depth in enumerate(depths) if depth > 0]
         twins = {i: self.follow(contexts[i].branch) for i in live}
         while live:
@@ -235,7 +237,7 @@ class TreeDrafter(OwnBranches):
                 keys = [
                     draft_key(contexts[i], level, self.coupling) for i, *_ in leaves
                 ]
-                probs = perturbed(probs, keys)
+                probs = perturbed(probs, keys)  # scores; only their order counts
             ranked = probs.topk(min(width, probs.shape[-1]), dim=-1).indices.tolist()
             grown = []
             for (i, node, branch), candidates in zip(leaves, ranked, strict=True):
@@ -246,7 +248,7 @@ class TreeDrafter(OwnBranches):
                         child = self.runner.fork(branch)
                         child.append(token)
                         grown.append((i, len(tokens[i]) - 1, child))
-                self.runner.close(branch)
+                self.runner.close(branch)  # its children hold its blocks
             leaves = grown
         return [
             Proposal(tuple(t), tuple(p)) for t, p in zip(tokens, parents, strict=True)

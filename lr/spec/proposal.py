@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import isfinite
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from torch import Tensor
 from lr.errors import ProtocolError
 from lr.kvcache.cache import integers
 from lr.rng import Stream
+from lr.spec.checks import TOLERANCE, refuse
 from lr.spec.sampling import not_finite
 
 ROOT = -1
@@ -77,7 +79,7 @@ class Proposal:
         """
         families: list[list[int]] = [[] for _ in range(len(self.tokens) + 1)]
         for node, parent in enumerate(self.parents):
-            families[parent + 1].append(node)
+            families[parent + 1].append(node)  # ROOT + 1 is row 0
         return families
 
     def path(self, node: int) -> tuple[int, ...]:
@@ -89,7 +91,7 @@ class Proposal:
         node."""
         depths = [0]
         for parent in self.parents:
-            depths.append(depths[parent + 1] + 1)
+            depths.append(depths[parent + 1] + 1)  # parents come first
         return depths
 
 
@@ -125,6 +127,23 @@ class Draws:
         return self.stream.fold_in("residual").key(self.offset + depth)
 
 
+def check_proposal(drafter: Any, proposal: Proposal, max_depth: int) -> None:
+    """No deeper than `max_depth`; a chain unless `trees`; rows of q are distributions."""
+    method = drafter.propose
+    depth = max(proposal.depths())
+    if depth > max_depth:
+        expected = f"at most min(k, limit) = {max_depth} deep; this one is {depth} deep"
+        refuse("drafter", method, proposal.tokens, expected)
+    if not drafter.trees and not proposal.is_chain:
+        refuse("drafter", method, proposal.parents, "a chain, since `trees` is False")
+    if proposal.q is not None:
+        sums = proposal.q.double().sum(-1)
+        # False for NaN, too
+        if not bool((proposal.q >= 0).all() & ((sums - 1).abs() < TOLERANCE).all()):
+            expected = "a q whose rows are distributions: not negative, each with sum 1"
+            refuse("drafter", method, sums, expected)
+
+
 def probs_of_tokens(
     p_rows: Tensor, proposal: Proposal
 ) -> tuple[list[float], list[float]]:
@@ -152,7 +171,7 @@ def with_probs(
         if proposal.q is not None:
             q = proposal.q.gather(1, tokens[:, None])[:, 0]
         values.append(torch.stack((p, q)))
-    ps, qs = torch.cat(values, dim=1).tolist()
+    ps, qs = torch.cat(values, dim=1).tolist()  # the single transfer
     if not all(map(isfinite, (*ps, *qs))):
         raise not_finite()
     read = []

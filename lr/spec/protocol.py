@@ -192,9 +192,9 @@ class Limits:
     """
 
     max_tokens: int
-    max_step_tokens: int = 100
+    max_step_tokens: int = 100  # as in the official code
     ignore_half_sentence: bool = True
-    max_drafted: int = maxsize
+    max_drafted: int = maxsize  # no limit
 
     def __post_init__(self) -> None:
         for name in ("max_tokens", "max_step_tokens"):
@@ -208,6 +208,7 @@ class Limits:
         """The longest draft step after `written` tokens, the last of which are those of
         `previous` (None: no step is before it, or it was not cut); 0 if none may
         follow."""
+        # it may end in mid-sentence
         cut = previous is not None and previous.finish is Finish.LENGTH
         if cut and self.ignore_half_sentence:
             return 0
@@ -245,9 +246,9 @@ class SchedulerConfig:
 
     limits: Limits
     schedule: Schedule = Schedule.DEPTH
-    depth: int = 4
-    width: int = 1
-    max_target_rows: int | None = None
+    depth: int = 4  # gamma of section 3.1
+    width: int = 1  # W alternatives per position
+    max_target_rows: int | None = None  # k1 in k1 k2 <= M (section 3.3)
     reject_late: bool = False
     needs_target_step: bool = True
     choose: Choose | None = None

@@ -48,11 +48,11 @@ def fork_longest(
     def in_common(branch: Branch) -> int:
         return common_length(branch.tokens, tokens)
 
-    origin = max(branches, key=in_common, default=None)
+    origin = max(branches, key=in_common, default=None)  # None: there is no branch
     shared = min(in_common(origin), len(tokens) - wanted) if origin else 0
     if origin is None or shared <= 0:
         return runner.open(tokens)
-    prefix = min(shared, len(origin) - 1)
+    prefix = min(shared, len(origin) - 1)  # its last token may be uncomputed
     if prefix - origin.num_computed_tokens > WORTH_A_FORWARD:
         read_up_to(runner, origin, prefix)
     branch = runner.fork(origin)
@@ -65,7 +65,7 @@ def read_up_to(runner: Runner, branch: Branch, length: int) -> None:
     """Compute the first `length` tokens, unless they are computed already, for forks to
     share."""
     if branch.num_computed_tokens < length:
-        later_tokens = branch.tokens[length:]
+        later_tokens = branch.tokens[length:]  # put aside during the forward
         del branch.tokens[length:]
         try:
             runner.forward([branch])

@@ -109,9 +109,9 @@ class LookaheadScheduler:
         An impossible event raises `ProtocolError` and changes nothing: its work was
         never commanded or is finished, or its step is empty or too long.
         """
-        work = Work(_COMPLETES[type(event)], event.node)
+        work = Work(_COMPLETES[type(event)], event.node)  # what the event completes
         node = self.work.get(work)
-        if node is None and event.node < self.root.id:
+        if node is None and event.node < self.root.id:  # of a tree that is gone
             return []
         if node is None and work in self._cancelled:
             self._cancelled.remove(work)  # a stale event comes only once
@@ -124,12 +124,13 @@ class LookaheadScheduler:
             self._require_fit(event.step, node)
         del self.work[work]
         match event:
-            case Drafted(_, None):
+            case Drafted(_, None):  # given up, or the draft failed
                 self._prune(node)
             case Drafted(_, Step() as step):
                 node.step = step
-                node.written += len(step.tokens)
+                node.written += len(step.tokens)  # now up to here
                 node.limit = self.config.limits.step_limit(node.written)
+                # nothing follows eos, or a cut
                 node.open = step.finish is Finish.BOUNDARY and node.limit > 0
             case Targeted(_, step):
                 node.target = step
@@ -158,7 +159,7 @@ class LookaheadScheduler:
             self._start_drafts()
         else:
             self._judge_pairs()
-            while not self.done and self._decide():
+            while not self.done and self._decide():  # one event may decide several
                 pass
             if not self.done:
                 self._start_drafts()
@@ -205,6 +206,7 @@ class LookaheadScheduler:
             return True
         for child in self.root.children:  # the verifier chose none of them
             self._prune(child)
+        # a draft may still come
         if self.root.target is None or self._may_draft(self.root):
             return False
         # No child is accepted, or none can come.
@@ -253,12 +255,13 @@ class LookaheadScheduler:
             ]
             origin = Origin.CORRECTION
             verdict = verdicts[-1]
-        elif self.config.barrier and index > self._cycle:
+        elif self.config.barrier and index > self._cycle:  # all drafts accepted
             origin = Origin.BONUS
         emitted = EmittedStep(index, step, origin, verdict, rejected)
         written = root.written + len(step.tokens)
         limit = self.config.limits.step_limit(written)
         ends = step.finish is Finish.EOS or not limit
+        # the stem of a new tree
         after = Node(NodeId(index + 1, index + 1), written, limit, step)
         self._emit(emitted, verdicts, root, None if ends else after)
 
@@ -282,7 +285,7 @@ class LookaheadScheduler:
             # is due.
             if new is not node or not (self.config.needs_target_step or new.children):
                 self._cycle = new.id.index
-        for child in old.children:
+        for child in old.children:  # siblings of the accepted one, with all below
             if child is not new:
                 self._prune(child)
         # After a target step the new root keeps the old one's branches.
@@ -330,6 +333,7 @@ class LookaheadScheduler:
     # What may happen at a node
 
     def _level(self, node: Node) -> int:
+        # without it the window slides
         begin = self._cycle if self.config.barrier else self.root.id.index
         return node.id.index - begin
 
@@ -346,6 +350,7 @@ class LookaheadScheduler:
             return False
         if self.config.needs_target_step:
             paper = self.config.schedule is Schedule.PAPER
+            # k pairs, no frontier
             return not paper or self._level(node) < self.config.depth
         return node is self.root and all(child.released for child in node.children)
 
@@ -386,7 +391,7 @@ class LookaheadScheduler:
             self._prune(child)
         node.released = True
         node.open = False
-        self._commands.append(Release(node.id))
+        self._commands.append(Release(node.id))  # after all that is below
 
 
 def _open_nodes(root: Node) -> list[Node]:

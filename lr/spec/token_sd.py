@@ -26,8 +26,14 @@ from torch import Tensor
 from lr.errors import SettingError
 from lr.kvcache.branch import Branch
 from lr.spec.acceptance import AcceptanceRule, Decision
-from lr.spec.checks import check_list, check_proposal, refuse
-from lr.spec.proposal import ROOT, Draws, Proposal, probs_of_tokens
+from lr.spec.checks import check_list, refuse
+from lr.spec.proposal import (
+    ROOT,
+    Draws,
+    Proposal,
+    check_proposal,
+    probs_of_tokens,
+)
 from lr.spec.runner import Runner, read_up_to
 from lr.spec.sampling import distribution, step_logprobs
 from lr.trace import DraftToken, RoundDetail
@@ -160,7 +166,7 @@ def speculate(
     rule = speculation.rule
 
     # 1. Propose.
-    proposals = propose(speculation, contexts)
+    proposals = propose(speculation, contexts)  # one per branch
 
     # 2. Run the target over all proposals, in one forward.
     runs = run_target(runner, [context.branch for context in contexts], proposals)
@@ -182,15 +188,15 @@ def speculate(
         contexts, proposals, runs, decisions, tables, strict=True
     ):
         branch = context.branch
-        accepted = len(decision.nodes)
+        accepted = len(decision.nodes)  # n of k
         chosen = next(fork for fork, path in forks if path[:accepted] == decision.nodes)
         for fork, _ in forks[1:]:
             if fork is not chosen:
                 runner.close(fork)
         if chosen is not branch:
             runner.swap(branch, chosen)
-        runner.rewind(branch, context.length + accepted)
-        branch.append(decision.token)
+        runner.rewind(branch, context.length + accepted)  # K/V of rejected tokens go
+        branch.append(decision.token)  # uncomputed
         # 5. Let the drafter learn.
         drafter.learn(context, proposal, logits)
         detail = None
@@ -221,6 +227,7 @@ def propose(speculation: Speculation, contexts: Sequence[Context]) -> list[Propo
     k = speculation.num_speculative_tokens
     if not speculation.checked:
         return drafter.propose(contexts, k)
+    # a drafter must not touch the branch
     before = [list(context.tokens) for context in contexts]
     proposals = drafter.propose(contexts, k)
     check_list("drafter", drafter.propose, proposals, Proposal, len(contexts))
@@ -255,11 +262,13 @@ def run_target(
         paths = [proposal.path(leaf) for leaf in leaves] or [()]
         if len(paths) > 1:
             read_up_to(runner, branch, len(branch) - 1)
+        # the first path needs no fork
         forks = [branch, *(runner.fork(branch) for _ in paths[1:])]
         for fork, path in zip(forks, paths, strict=True):
             fork.extend(proposal.tokens[node] for node in path)
         spread.append(list(zip(forks, paths, strict=True)))
-    fed = [fork for forks in spread for fork, _ in forks]
+    fed = [fork for forks in spread for fork, _ in forks]  # all branches of all trees
+    # rows per branch: its end, then each node
     counts = [len(path) + 1 for forks in spread for _, path in forks]
     logits = iter(runner.forward(fed, logits=counts))
     return [
@@ -275,7 +284,7 @@ def _by_node(rows: Sequence[tuple[Tensor, tuple[int, ...]]]) -> Tensor:
     by_node: dict[int, Tensor] = {}
     for logits, path in rows:
         for row, node in zip(logits, (ROOT, *path), strict=True):
-            by_node.setdefault(node, row)
+            by_node.setdefault(node, row)  # the paths share their first nodes
     return torch.stack([by_node[node] for node in sorted(by_node)])
 
 
@@ -298,7 +307,7 @@ def round_detail(
     outcomes "none", "the first" and "both" have probabilities 0.2, 0.4 and 0.4. The
     first token stays with probability 0.8, the second with 0.4 / 0.8 = 0.5."""
     nodes = decision.nodes
-    stay = {ROOT: 1.0} | dict.fromkeys(range(len(proposal)), 0.0)
+    stay = {ROOT: 1.0} | dict.fromkeys(range(len(proposal)), 0.0)  # S of each node
     for outcome in rule.outcomes(p_rows, proposal) if proposal.tokens else ():
         for node in outcome.nodes:
             stay[node] += outcome.probability
@@ -307,7 +316,8 @@ def round_detail(
     draft_tokens = []
     for node, parent in enumerate(proposal.parents):
         siblings = families[parent + 1]
-        earlier = siblings[: siblings.index(node)]
+        earlier = siblings[: siblings.index(node)]  # tried before this one
+        # the probability that it is tried
         above = stay[parent] - sum(stay[sibling] for sibling in earlier)
         tried = parent in (ROOT, *nodes) and not set(earlier) & set(nodes)
         draft_tokens.append(
@@ -320,7 +330,7 @@ def round_detail(
                 kept=node in nodes if tried else None,
             )
         )
-    last_row = nodes[-1] + 1 if nodes else 0
+    last_row = nodes[-1] + 1 if nodes else 0  # row i + 1 follows node i
     return RoundDetail(
         offset=draws.offset,
         draft_tokens=tuple(draft_tokens),

@@ -34,19 +34,19 @@ class Progress:
     `rounds`: of token-level speculation.
     """
 
-    steps: int = 0
-    tokens: int = 0
+    steps: int = 0  # emitted
+    tokens: int = 0  # in them
     accepted: int = 0
-    judged: int = 0
+    judged: int = 0  # accepted / judged is alpha 1
     drafted: int = 0
-    target_passes: int = 0
+    target_passes: int = 0  # forwards
     draft_passes: int = 0
     rounds: TokenRounds = field(default_factory=TokenRounds)
 
     @classmethod
     def of(cls, stats: Stats) -> Progress:
         """The counts among these statistics."""
-        return cls(**{f.name: getattr(stats, f.name) for f in fields(cls)})
+        return cls(**{f.name: getattr(stats, f.name) for f in fields(cls)})  # no times
 
 
 class Controller(ABC):

@@ -61,14 +61,14 @@ class BlankLineSegmenter:
         self.carry = b""  # the last line feed and what follows, if it may become blank
 
     def feed(self, token: int) -> bool:
-        text = self.token_bytes(token)
+        text = self.token_bytes(token)  # none for a special token
         if not self.visible:
             text = text.lstrip(WHITE_SPACE)
-            self.visible = bool(text)
+            self.visible = bool(text)  # white space before a step ends nothing
         text = self.carry + text
-        _, line_feed, line = text.rpartition(b"\n")
+        _, line_feed, line = text.rpartition(b"\n")  # b"a\n \n" is b"a\n ", b"\n", b""
         self.carry = line_feed + line if line_feed and not line.strip() else b""
-        return BLANK_LINE.search(text) is not None
+        return BLANK_LINE.search(text) is not None  # it may lie across two tokens
 
 
 @dataclass(eq=False)
@@ -102,7 +102,7 @@ class StepJob:
     def room(self) -> int:
         """How many tokens may be proposed now. A round also writes one token of the
         model's own."""
-        left = self.limit - len(self.tokens) - 1
+        left = self.limit - len(self.tokens) - 1  # - 1: the model's own token
         return (
             left if self.max_draft_tokens is None else min(left, self.max_draft_tokens)
         )
@@ -149,7 +149,7 @@ class StepWriter:
         once."""
         for job in jobs:
             job.segmenter = self.config.segmenter(self.token_bytes)
-            self.live.append(job)
+            self.live.append(job)  # before `_leave`, which removes it
             if job.begun:
                 self._take(job, job.begun)
             if job.finish is not None:
@@ -169,14 +169,17 @@ class StepWriter:
         if not self.live:
             return
         if self.config.speculation is None:
+            # logits [v] each
             self._sample(self.runner.forward([job.branch for job in self.live]))
         else:
             self._speculate(self.config.speculation)
         if self.config.floor is not None:
+            # Sum of log-probabilities over the root of their number, below the floor?
             for job in self.live:
                 if root_scaled(job.logprobs) < self.config.floor:
                     job.given_up = True
-                    job.finish = job.finish or Finish.LENGTH
+                    job.finish = job.finish or Finish.LENGTH  # never read
+        # a copy: `_leave` changes the list
         for job in [job for job in self.live if job.finish is not None]:
             self._leave(job)
 
@@ -185,8 +188,9 @@ class StepWriter:
         ends. If it does not end, the model writes the step."""
         segmenter = self.config.segmenter(self.token_bytes)
         eos_ids = self.config.eos_ids
-        limited = tokens[: job.limit]
+        limited = tokens[: job.limit]  # a source may offer too much
         if any(token in eos_ids or segmenter.feed(token) for token in limited):
+            # `_take` cuts the branch back if the step ends before `tokens` do.
             job.branch.extend(tokens)
             self._take(job, tokens)
             self._leave(job)
@@ -210,9 +214,9 @@ class StepWriter:
             keeps_logprobs=self.config.keeps_logprobs,
         )
         for job, end in zip(self.live, ends, strict=True):
-            offset = len(job.tokens)
+            offset = len(job.tokens)  # of the round's first token in its step
             num_written = self._take(job, end.tokens)
-            job.logprobs += end.logprobs[:num_written]
+            job.logprobs += end.logprobs[:num_written]  # without the surplus
             if end.proposed:
                 job.trace.record(
                     TokenRound(
@@ -226,7 +230,7 @@ class StepWriter:
                         end.detail if job.trace.detailed else None,
                     )
                 )
-            elif end.detail is not None:
+            elif end.detail is not None:  # nothing was proposed: a plain token
                 self._report(job, offset, end.tokens[0], end.detail.p)
 
     def close(self, branch: Branch) -> None:
@@ -240,19 +244,21 @@ class StepWriter:
         """Write one token per job, from the job's logits [v]."""
         config = self.config
         rows = torch.stack(tuple(logits))  # [b, v]
+        # token t: (stream, t)
         keys = [job.stream.key(len(job.tokens)) for job in self.live]
         tokens = draw(rows, config.sampling, keys)
         if config.keeps_logprobs:
-            logprobs = step_logprobs(rows, tokens)
+            logprobs = step_logprobs(rows, tokens)  # of the raw logits
             for job, logprob in zip(self.live, logprobs, strict=True):
                 job.logprobs.append(logprob)
         if any(job.trace.detailed for job in self.live):
             probs = distribution(rows, config.sampling)
+            # p of the drawn tokens, [b]
             likely = probs[list(range(len(tokens))), tokens].tolist()
             for job, token, p in zip(self.live, tokens, likely, strict=True):
                 self._report(job, len(job.tokens), token, p)
         for job, token in zip(self.live, tokens, strict=True):
-            job.branch.append(token)
+            job.branch.append(token)  # uncomputed until the next forward
             self._take(job, (token,))
 
     def _report(self, job: StepJob, offset: int, token: int, p: float) -> None:
@@ -274,10 +280,10 @@ class StepWriter:
         for token in tokens:
             if job.finish is not None:
                 break
-            count += 1
+            count += 1  # tokens that stay
             job.tokens.append(token)
             if token in self.config.eos_ids:
-                job.finish = Finish.EOS
+                job.finish = Finish.EOS  # eos has no bytes: no segmenter sees it
                 break
             ends = job.segmenter.feed(token)
             check_bool("segmenter", job.segmenter.feed, ends)
@@ -285,6 +291,7 @@ class StepWriter:
                 job.finish = Finish.BOUNDARY
             elif len(job.tokens) >= job.limit:
                 job.finish = Finish.LENGTH
+        # Cut off the surplus and the last token, then append that again, uncomputed.
         if count < len(tokens):
             self.runner.rewind(job.branch, len(job.branch) - len(tokens) + count - 1)
             job.branch.append(job.tokens[-1])

@@ -53,7 +53,7 @@ def beta_width_acceptance(p: Reals, q: Reals, width: Reals) -> Reals:
     p, q, w = np.broadcast_arrays(
         positive("p", p), positive("q", q), whole("width", width, 1)
     )
-    failing: Any = np.ones(w.shape)
+    failing: Any = np.ones(w.shape)  # P(all so far are rejected)
     for i in range(int(w.max(initial=0))):
         failing = np.where(i < w, failing * (q + i) / (p + q + i), failing)
     return plain(1 - failing)
@@ -89,6 +89,7 @@ def tree_sync_speedup(
     g = int(whole("draft_steps", draft_steps, 0))
     b = nonnegative("batch_overhead", batch_overhead)
     b_d = nonnegative("draft_overhead", draft_overhead)
+    # w^j draft rows at level j
     levels = sum(1 + b_d * (w**j - 1) for j in range(1, g + 1))
     time = nonnegative("c", c) * levels + 1 + b * (tree_rows(w, g) - 1)
     return plain(geometric(probability("alpha_w", alpha_w), g + 1) / time)

@@ -108,7 +108,7 @@ def lr_async_speedup(
     steps = geometric(a, n)
     if window == "cycle":
         return plain(steps / (1 + v + c * (steps - 1)))
-    unit = c / (1 + v)
+    unit = c / (1 + v)  # c in units of a target step with its verdict
     windowed = steps / (1 + unit * (a * steps - k * a**n)) / (1 + v)
     held = k * c < 1 + v  # the window holds the draft up
     if window == "depth":
@@ -153,9 +153,10 @@ def stage_times(
     judged: list[float] = []  # V_0, V_1, ...
     ready = 0.0  # d_(j-1)
     for j in range(n):
+        # the draft may go on: the window has room
         free = max(ready, judged[j - k] if j >= k else 0.0)
         start = free if window == "paper" else ready
         ready = free + c
-        judged.append(max(start + 1, ready) + v)
+        judged.append(max(start + 1, ready) + v)  # V_j
     times: np.ndarray = np.array(judged)
     return times

@@ -46,18 +46,18 @@ class Calibration:
     `errors`: standard errors by name."""
 
     name: str
-    alpha1: float
-    alpha2: float
-    plain_token: float
+    alpha1: float  # accepted / judged draft steps
+    alpha2: float  # accepted / tried draft tokens
+    plain_token: float  # seconds of a pass of plain decoding
     target: PassCost
     draft: PassCost
-    verdict: float = 0.0
-    start: float = 0.0
+    verdict: float = 0.0  # seconds
+    start: float = 0.0  # seconds for the prompts, both models
     lookup: bool = False
     target_lengths: tuple[int, ...] = ()
     draft_lengths: tuple[int, ...] = ()
     chain_lengths: tuple[int, ...] = ()
-    errors: Mapping[str, float] = field(default_factory=dict)
+    errors: Mapping[str, float] = field(default_factory=dict)  # jackknife, by letter
     conditions: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -76,7 +76,7 @@ class Calibration:
 
     def step_tokens(self, options: GenerateOptions) -> float:
         """Mean tokens of an emitted step: lookahead keeps the draft's own."""
-        kept = self.alpha1 if options.looks_ahead else 0.0
+        kept = self.alpha1 if options.looks_ahead else 0.0  # the draft's own steps
         by_draft = fmean(self.draft_lengths or (1,))
         return kept * by_draft + (1 - kept) * fmean(self.target_lengths or (1,))
 
@@ -109,7 +109,8 @@ class Calibration:
         """The work of answers with `tokens` drafted tokens per round inside the
         target's steps. Rounds per step are drawn several times for each recorded
         length, since a batch waits for the row that needs the most rounds."""
-        chance = random.Random(0)
+        chance = random.Random(0)  # the same prediction every time
+        # at least 400 rounds in all
         draws = 1 + 400 // (len(self.target_lengths) or 1) if tokens else 1
         rounds = [
             float(draw_rounds(self.alpha2, tokens, length, chance))
@@ -149,6 +150,7 @@ def draw_rounds(alpha: float, k: int, length: int, chance: random.Random) -> int
     Example: ceil(length / 4) for alpha = 1, k = 3."""
     rounds = written = 0
     while written < length:
+        # until the first rejection
         accepted = next((i for i in range(k) if chance.random() >= alpha), k)
         rounds += 1
         written += accepted + 1
@@ -188,6 +190,7 @@ def _estimate(problems: Sequence[ProblemRuns], name: str) -> Calibration:
         for way, events in runs.items():
             answers[way].add(events)
     plain = answers.pop("plain")
+    # plain passes have other costs
     speculating = [passes for way in answers.values() for passes in way.passes]
     lookahead = answers["lookahead"]
     rounds = answers["tokens"].rounds[Role.TARGET]
@@ -219,6 +222,7 @@ def jackknife(estimates: Sequence[float]) -> float:
     n independent problems."""
     mean = fmean(estimates)
     n = len(estimates)
+    # Var = (n - 1) / n Σ (estimate - mean)², of estimates that share n - 2 problems.
     return sqrt((n - 1) / n * sum((value - mean) ** 2 for value in estimates))
 
 
@@ -228,6 +232,7 @@ def ratio_with_error(
     """sum(above) / sum(below) over at least two problems, and its standard error."""
     a = sum(above)
     b = sum(below)
+    # each problem left out once
     without = [(a - x) / (b - y) for x, y in zip(above, below, strict=True)]
     return a / b, jackknife(without)
 
@@ -240,8 +245,9 @@ def closed_form(options: GenerateOptions, calibration: Calibration) -> float:
     tokens: it shortens the target's step and so makes the draft's dearer."""
     alpha = calibration.alpha1
     drafted = drafted_tokens(options)
+    # Leviathan et al. for k drafts
     tokens = float(sd_speedup(calibration.alpha2, drafted, calibration.c2))
-    c = calibration.c1 * tokens
+    c = calibration.c1 * tokens  # the target's step is shorter, the draft's is not
     if not options.looks_ahead:
         return tokens
     if options.schedule == "sync":
@@ -268,5 +274,6 @@ def predicted_speedup(
     costs = calibration.target, calibration.draft
     seconds = seconds_per_step(options, load, costs, draft_forwards)
     plain = calibration.step_tokens(GenerateOptions(mode="ar"))
+    # steps of the draft have another length
     longer = calibration.step_tokens(options) / plain
     return longer * plain_seconds(calibration) / seconds

@@ -52,9 +52,9 @@ class PassCost:
     """Seconds: `first` for one row of one token, `row` per extra row, `token` per extra
     token."""
 
-    first: float
-    row: float = 0.0
-    token: float = 0.0
+    first: float  # one row, one token
+    row: float = 0.0  # each further row
+    token: float = 0.0  # each further token of a row
 
     @classmethod
     def fit(cls, runs: Iterable[Passes]) -> PassCost:
@@ -66,8 +66,8 @@ class PassCost:
         if not groups:
             return cls(0.0)
         rows, extra, count, total = np.array(groups, dtype=float).T
-        weight = np.sqrt(count)
-        columns = np.stack([np.ones_like(rows), rows - 1, extra], axis=1)
+        weight = np.sqrt(count)  # many equal passes count as many
+        columns = np.stack([np.ones_like(rows), rows - 1, extra], axis=1)  # [passes, 3]
         columns = columns * weight[:, None]
         seconds = total / count * weight
         best, _ = nnls(columns, seconds)
@@ -139,9 +139,11 @@ class Answers:
         for time, event in events:
             match event:
                 case ForwardPass(role, rows, tokens, forward_seconds):
+                    # with what lies between passes
                     seconds = time - last_end if alone else forward_seconds
                     last_end = time
                     if role in started:
+                        # tokens beyond the first of each row
                         shape = rows, tokens - rows
                         count, total = passes[role].get(shape, (0, 0.0))
                         passes[role][shape] = count + 1, total + seconds
@@ -157,7 +159,7 @@ class Answers:
                 case TokenRound(role):
                     self.rounds[role] += TokenRounds.of([event])
                 case Emit(emitted, verdicts):
-                    for verdict in verdicts[:1]:
+                    for verdict in verdicts[:1]:  # the first alternative: width 1
                         self.judged += 1
                         self.accepted += verdict.aligned
                     self.emitted.append(len(emitted.step.tokens))
@@ -169,6 +171,7 @@ class Answers:
         cost."""
         target = self.rounds[Role.TARGET]
         draft = self.rounds[Role.DRAFT]
+        # of a round
         tokens_per_pass = ratio(target.emitted, target.count, otherwise=1.0)
         proposed = ratio(target.drafted, target.count)
         target_lengths = self.lengths[Role.TARGET] or self.emitted
@@ -216,7 +219,7 @@ def seconds_per_step(
     first = target.seconds(1, load.proposed) + load.draft_passes * draft.first
     row = target.row + target.token * load.proposed + load.draft_passes * draft.row
     target_pass = PassCost(first, row)
-    if not options.looks_ahead:
+    if not options.looks_ahead:  # no draft steps: passes one after the other
         return fmean(load.target_passes) * first + load.start / load.steps_per_chain
 
     # 2. The durations of a step on the simulated clock.
@@ -224,7 +227,7 @@ def seconds_per_step(
     writing = draft.seconds(1, load.looked_up)  # a pass of the draft that writes a step
     draft_token = writing if draft_forwards is None else 1 / draft_forwards
     draft_lengths = load.draft_lengths or (1,)
-    reading = later = 0.0
+    reading = later = 0.0  # seconds a target step reads before it writes
     if load.draft_lengths:
         reading = target.token * fmean(load.draft_lengths)
         # in a synchronous batch each row begins one pass after the row before it
@@ -254,6 +257,7 @@ def seconds_per_step(
         else:
             reads = run.workers[WorkKind.TARGET]
             writes = run.workers[WorkKind.DRAFT]
+            # one thread: passes add up
             seconds += reads.occupied * target_pass.seconds(reads.mean_rows)
             seconds += writes.occupied * draft_forwards * writing
             seconds += run.judged * load.verdict

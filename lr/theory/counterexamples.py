@@ -36,8 +36,8 @@ from lr.theory.exact import (
 )
 from lr.types import SamplingParams
 
-ONE = (ROOT,)
-TWO = (ROOT, ROOT)
+ONE = (ROOT,)  # a chain of one draft
+TWO = (ROOT, ROOT)  # two candidates for one place
 
 
 class RedrawRule(RejectRule):
@@ -48,6 +48,7 @@ class RedrawRule(RejectRule):
 
     def outcomes(self, p_rows: Tensor, proposal: Proposal) -> list[Outcome]:
         """The outcomes of rejection, but followed by p."""
+        # outcome i ends after row i
         right = zip(super().outcomes(p_rows, proposal), p_rows, strict=True)
         return [replace(outcome, next_probs=row.clone) for outcome, row in right]
 
@@ -69,7 +70,7 @@ class DropUnsureRule(RejectRule):
             for i, token in enumerate(proposal.tokens)
             if float(q[i, token]) < self.threshold
         )
-        count = next(unsure, len(proposal))
+        count = next(unsure, len(proposal))  # how many come before it
         if count == 0:
             return [untried(p_rows)]
         sure = Proposal.chain(proposal.tokens[:count], q[:count])
@@ -106,7 +107,7 @@ class FreshSamplesRule(AcceptanceRule):
 def greedy_but_soft(draft: Model) -> Iterator[tuple[float, Proposal]]:
     """The draft takes its likeliest token, but says that it drew from its softmax."""
     row = draft(())
-    yield 1.0, Proposal((int(row.argmax()),), ONE, row[None])
+    yield 1.0, Proposal((int(row.argmax()),), ONE, row[None])  # q should be one-hot
 
 
 def drawn_warped_said_raw(draft: Model) -> Iterator[tuple[float, Proposal]]:
@@ -179,6 +180,7 @@ def bias(counterexample: Counterexample, *, cases: int = 200) -> float:
     generator = torch.Generator().manual_seed(0)
     total = 0.0
     for _ in range(cases):
+        # [v] each
         p, q = torch.randn(2, 6, dtype=torch.float64, generator=generator).softmax(-1)
         target = context_free(counterexample.warp(p))
         # one position is drafted; sum over the token after it

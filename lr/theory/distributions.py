@@ -51,7 +51,7 @@ class Lognormal:
 
     def draw(self, key: int) -> float:
         variance = math.log1p(self.variation**2)  # of the logarithm
-        normal = NormalDist().inv_cdf(uniform(key) or 2.0**-54)
+        normal = NormalDist().inv_cdf(uniform(key) or 2.0**-54)  # 0 has no inverse
         return self.mean * math.exp(math.sqrt(variance) * normal - variance / 2)
 
 

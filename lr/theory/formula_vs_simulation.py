@@ -64,6 +64,7 @@ def rate(outcome: SimulationOutcome) -> Measured:
     seconds = sum(stage.seconds for stage in outcome.stages)
     if len(outcome.stages) < 2:
         return Measured(outcome.rate, 0.0 if outcome.stages else math.inf)
+    # + 1: the target's own step
     value = sum(stage.accepted + 1 for stage in outcome.stages) / seconds
     # stages are independent, and steps - rate * time has mean 0 in each of them
     surplus = [stage.accepted + 1 - value * stage.seconds for stage in outcome.stages]
@@ -117,6 +118,7 @@ def cycles(at: Point, depth: int) -> SimulationOutcome:
 
 def wide_window(at: Point) -> SimulationOutcome:
     """Run with a window too wide to block the draft."""
+    # more drafts than fit into a target step
     pairs = 1 + math.ceil((1 + at.v) / max(at.c, 0.01))
     return run(replace(at, steps=at.steps // 4), Schedule.PAPER, pairs)
 

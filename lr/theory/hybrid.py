@@ -70,6 +70,7 @@ def hybrid_speedup(
 
     Example, async: 3.1468492801 for alpha1 = alpha2 = 0.6, c1 = 0.2, c2 = 0.1, k1 = k2
     = 4."""
+    # k2 positions: k2 - 1 drafts and one more
     tokens = sd_speedup_of_positions(alpha2, k2, c2)
     return plain(tokens * step_speedup(alpha1, k1, c1, schedule))
 
@@ -109,11 +110,12 @@ def best_split(
     for name, value in (("alpha1", alpha1), ("alpha2", alpha2), ("c1", c1), ("c2", c2)):
         if np.ndim(value):
             raise DomainError(name, value, "one number")
-    m = int(whole("budget", budget, 1))
-    k = np.arange(1, m + 1)
-    f = np.asarray(step_speedup(alpha1, k, c1, schedule))
-    g = np.asarray(sd_speedup_of_positions(alpha2, k, c2))
+    m = int(whole("budget", budget, 1))  # token positions per pass
+    k = np.arange(1, m + 1)  # [m]
+    f = np.asarray(step_speedup(alpha1, k, c1, schedule))  # of k1 steps
+    g = np.asarray(sd_speedup_of_positions(alpha2, k, c2))  # of k2 tokens
     parallel: Any = async_parallelism(k, ratio("c1", c1)) if schedule == "async" else k
+    # k1 k2 <= M, [m, m]
     h = np.where(parallel[:, None] * k[None, :] <= m, f[:, None] * g[None, :], -np.inf)
     h = np.round(
         h, 13
@@ -132,6 +134,7 @@ def halving_ratio(alpha: Reals, c: Reals, budget: Reals) -> Reals:
     """D(M) = (1 + alpha^(M/2)) (1 - c + c M/2) / (1 - c + c M) = f(M) / f(M/2)."""
     half = whole("budget", budget, 2) / 2
     c = nonnegative("c", c)
+    # (1 - x²) / (1 - x), x = alpha^(M/2)
     gain = 1 + probability("alpha", alpha) ** half
     return plain(gain * (1 + c * (half - 1)) / (1 + c * (2 * half - 1)))
 
@@ -163,8 +166,10 @@ def theorem3(
     m = whole("budget", budget, 2)
     first = (1 + probability("alpha1", alpha1)) / (1 + nonnegative("c1", c1))
     second = (1 + probability("alpha2", alpha2)) / (1 + nonnegative("c2", c2))
+    # M is halved
     premise = (m >= 4) & (m % 2 == 0) & (np.minimum(first, second) > THRESHOLD)
-    seven = first >= halving_ratio(alpha2, c2, m)
+    seven = first >= halving_ratio(alpha2, c2, m)  # inequality (7): a second row pays
+    # inequality (8): a second token pays
     eight = second >= halving_ratio(alpha1, c1, m)
     return Theorem3(plain(premise), plain(seven), plain(eight))
 

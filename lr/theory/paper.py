@@ -80,6 +80,7 @@ TABLE_3_DEPTH = 2
 def fit_speedups(pair: ModelPair) -> tuple[float, float]:
     """The (c, v) that best explain the lookahead speedups of a pair, given its
     acceptance."""
+    # Least squares of S_1(alpha) = 1 / ((1 + v)(1 - alpha) + c alpha).
     (c, v), _ = curve_fit(
         lr_async_limit,
         np.array(pair.acceptance),
@@ -114,8 +115,10 @@ def fit_width(row: WidthRow) -> WidthFit:
     (p, q), _ = curve_fit(
         accepted, WIDTHS, printed, p0=(0.4, 0.3), bounds=(1e-9, np.inf), xtol=1e-12
     )
+    # G_3(alpha_W) / speedup
     times = geometric(printed, TABLE_3_DEPTH + 1) / np.array(row.speedup)
     rows = np.asarray(tree_rows(np.array(WIDTHS), TABLE_3_DEPTH))
+    # time = base + per_row (N - 1)
     per_row, base = np.polyfit(rows - rows[0], times, 1)
     return WidthFit(float(p), float(q), float(base), float(per_row))
 

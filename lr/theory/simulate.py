@@ -66,9 +66,9 @@ class Workers:
     def __init__(self, slots: int | None = None, overhead: float = 0.0) -> None:
         assert slots is None or slots >= 1
         assert 0 <= overhead < math.inf
-        self.peak = 0
-        self.busy = 0.0
-        self.occupied = 0.0
+        self.peak = 0  # the most rows at a time
+        self.busy = 0.0  # rows times time
+        self.occupied = 0.0  # time with at least one row
         self._time = 0.0
         self._progress = 0.0  # of a row that has run all the time
         self._slots = math.inf if slots is None else slots
@@ -100,8 +100,9 @@ class Workers:
         rows."""
         if not self._rows:
             return math.inf
+        # progress until the first row ends
         left = min(row.end for row in self._rows.values()) - self._progress
-        return self._time + max(0.0, left) * self._slowness()
+        return self._time + max(0.0, left) * self._slowness()  # progress to time
 
     def complete(self, now: float) -> Work:
         """Complete the next row; `now` is its time."""
@@ -111,6 +112,7 @@ class Workers:
 
     def _slowness(self) -> float:
         """Time per unit of progress of the running rows."""
+        # each further row slows all down
         return 1 + self._overhead * (len(self._rows) - 1)
 
     def advance(self, now: float) -> None:
@@ -153,8 +155,8 @@ class World:
     errors: JudgeErrors = NO_ERRORS
     target_overhead: float = 0.0
     draft_workers: int | None = 1
-    reading: float = 0.0
-    reading_before: float = 0.0
+    reading: float = 0.0  # of the draft step before
+    reading_before: float = 0.0  # of each step before that, in a sync batch
     seed: int = 0
 
 
@@ -214,7 +216,7 @@ class _Simulation:
         self.stage_began = 0.0
         self.stage_accepted = 0
         draft = Workers(world.draft_workers)
-        target = Workers(None, world.target_overhead)
+        target = Workers(None, world.target_overhead)  # all rows in one batch
         judge = Workers()
         # among simultaneous completions, those that make room for others come first
         self.outcome = SimulationOutcome(
@@ -224,6 +226,7 @@ class _Simulation:
                 WorkKind.DRAFT: draft,
             }
         )
+        # a draft step alone is a row of the target
         judging = judge if config.needs_target_step else target
         self.kinds = {
             WorkKind.DRAFT: (draft, world.draft),
@@ -234,7 +237,7 @@ class _Simulation:
     def run(self, steps: int) -> SimulationOutcome:
         self._obey(self.scheduler.start(), steps)
         while self.outcome.steps < steps and not self.scheduler.done:
-            event = self._event(self._next())
+            event = self._event(self._next())  # the clock moves
             self._obey(self.scheduler.handle(event), steps)
         for worker in self.outcome.workers.values():
             worker.advance(self.now)
@@ -294,6 +297,7 @@ class _Simulation:
         return messages.Judged(node, accepted if aligned else REJECTED)
 
     def _key(self, purpose: str, node: NodeId) -> int:
+        # any order of events draws the same
         return self.stream.fold_in(purpose, node.stem, node.index).key(node.number)
 
     def _note(self, emit: Emit) -> None:
@@ -307,6 +311,7 @@ class _Simulation:
             self.stage_accepted += 1
         else:
             seconds = self.now - self.stage_began
+            # a stage ends with a step of the target
             outcome.stages.append(Stage(self.stage_accepted, seconds))
             self.stage_began = self.now
             self.stage_accepted = 0

@@ -72,10 +72,11 @@ def lr_sync_cycle_speedup(
     if convention not in ("B", "N1", "N2"):
         raise DomainError("convention", convention, "B (Algorithm 1), N1 or N2")
     g = whole("draft_steps", draft_steps, 0 if convention == "B" else 1)
-    rows = g + 1 if convention == "B" else g
+    rows = g + 1 if convention == "B" else g  # with the bonus
     serial_drafts = g - 1 if convention == "N2" else g
     b = nonnegative("batch_overhead", batch_overhead)
     v = nonnegative("verifier_latency", verifier_latency)
+    # in target steps
     time = 1 + b * (rows - 1) + nonnegative("c", c) * serial_drafts + v * (g > 0)
     return plain(geometric(probability("alpha", alpha), rows) / time)
 
@@ -91,6 +92,7 @@ def sync_best_k(alpha: float, c: float, limit: int = 10_000) -> int:
     limit = int(whole("limit", limit, 1))
     k = np.arange(1, limit)
     tie = 1 + 1e-12  # equal values do not count as growth
+    # f(k + 1) > f(k), cleared of denominators
     grows = a**k * (1 + cost * (k - 1)) > cost * geometric(a, k) * tie
     return limit if np.all(grows) else int(k[np.argmin(grows)])
 

@@ -36,6 +36,7 @@ def answer_within(answer: Answer, seconds: float) -> Result:
     """Answer; after so many seconds end with the present step, after twice as many at
     once."""
     started = time.perf_counter()
+    # a step may take as long again
     limit = Timer(2 * seconds, setattr, (answer, "stopped", True))
     limit.start()
     for _ in answer:
@@ -66,9 +67,9 @@ class Column:
     def follow(self, seconds: float) -> None:
         """Show what had happened by then."""
         self.seconds = seconds if self.total is None else min(seconds, self.total)
-        token_bytes = self.answer.engine.codec.token_bytes
+        token_bytes = self.answer.question.codec.token_bytes
         for when, event in self.answer.trace.events[self.state.number :]:
-            if when > seconds:
+            if when > seconds:  # not yet, at this moment of the race
                 break
             record = Record(self.state.number, when, event, token_bytes)
             apply_event(self.state, record)
@@ -83,9 +84,6 @@ def race(racers: Sequence[Column], seconds: float, out: Console) -> Result:
     """Answer with the last of the racers, within so many seconds. On a terminal the
     columns of all move from their beginnings meanwhile, and until each is done."""
     racer = racers[-1]
-    engine = racer.answer.engine
-    if engine.worker is not None and engine.overlaps(racer.answer.options):
-        engine.worker.start()  # before the clock starts
     for column in racers:
         column.rewind()
     started = time.perf_counter()

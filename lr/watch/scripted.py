@@ -102,8 +102,9 @@ class ScriptedRun:
         self.turns: list[Turn] = []
         self.emitted: list[EmittedStep] = []
         self.prefixes: dict[NodeId, Prefix] = {self.scheduler.root.id: ()}
+        # what each piece of work was asked for
         self._asked: dict[Work, tuple[Prefix, Draft | Target | Judge]] = {}
-        self._take(None, self.scheduler.start())
+        self._take(None, self.scheduler.start())  # the first turn has no event
 
     @property
     def done(self) -> bool:
@@ -136,6 +137,7 @@ class ScriptedRun:
         prefix, command = self._asked[work]
         match command:
             case Draft(_, children, limit):
+                # the sibling's number
                 step = self.script.draft(prefix, children.index(work.node))
                 return Drafted(work.node, None if step is None else cut(step, limit))
             case Target(node, limit):
@@ -148,7 +150,7 @@ class ScriptedRun:
 
     def _take(self, event: Event | None, commands: list[Command]) -> Turn:
         if isinstance(event, Drafted) and event.step and event.node in self.prefixes:
-            self.prefixes[event.node] += (event.step,)
+            self.prefixes[event.node] += (event.step,)  # the node's prefix is complete
         for command in commands:
             match command:
                 case Draft(node, children):
@@ -167,7 +169,7 @@ class ScriptedRun:
                     if root is not None:
                         prefix = self.prefixes.pop(node)
                         if node != root:
-                            prefix = (*prefix, emitted.step)
+                            prefix = (*prefix, emitted.step)  # the target's step
                         self.prefixes[root] = prefix
                 case Release(node):
                     del self.prefixes[node]
@@ -200,7 +202,7 @@ class TextScript:
     def draft(self, prefix: Prefix, sibling: int) -> Step | None:
         if len(prefix) >= len(self.drafts):
             return None
-        texts = self.drafts[len(prefix)].split("|")
+        texts = self.drafts[len(prefix)].split("|")  # one per sibling
         text = texts[sibling] if sibling < len(texts) else ""
         return step_of(text) if text else None
 
@@ -209,15 +211,16 @@ class TextScript:
         return step_of("$" if ended else self.targets[len(prefix)])
 
     def judge(self, prefix: Prefix, draft: Step, target: Step | None) -> Verdict:
-        rival = target or self.target(prefix)
+        rival = target or self.target(prefix)  # alone: the target's step, unseen
         aligned = text_of(draft).lower() == text_of(rival).lower()
         return Verdict(aligned, "the same" if aligned else "not the same")
 
 
 def step_of(text: str) -> Step:
     """The step that a text denotes."""
+    # "..." ends in ".", the last step in "$"
     finish = {".": Finish.BOUNDARY, "$": Finish.EOS}.get(text[-1:], Finish.LENGTH)
-    return Step(tuple(map(ord, text)), finish)
+    return Step(tuple(map(ord, text)), finish)  # a token per letter
 
 
 def text_of(step: Step) -> str:

@@ -102,7 +102,7 @@ def say(record: Record) -> str:
             return f"{node} leaves the tree"
         case Emit(emitted, _, _, root):
             origin = ORIGINS[emitted.origin.value].says
-            end = "" if root is None else f"; root {root}"
+            end = "" if root is None else f"; root {root}"  # the answer ends
             step = words(emitted.step)
             return f"step {emitted.index} of the answer: {origin}: {step}{end}"
         case Drafted(node, None):
@@ -182,7 +182,7 @@ def title_of(header: Header) -> str:
 
 def setting_of(header: Header) -> str:
     """Models and settings on one line."""
-    option = header.options.get
+    option = header.options.get  # None: older traces lack it
     facts: dict[str, object] = {**header.models, "driver": header.driver}
     if header.mode in ("lr", "lr+sd"):
         facts |= {"schedule": header.schedule, "depth": header.depth}
@@ -206,10 +206,10 @@ def summary(stats: Stats, unit: str = "second") -> str:
     if stats.target_passes and stats.tokens_per_second:  # a script has no passes
         parts.append(f"{stats.tokens_per_second:.1f} tokens/s")
         parts.append(f"{stats.target_passes} target passes")
-    if stats.step_acceptance is not None:
+    if stats.step_acceptance is not None:  # None: nothing was judged
         counts = f"{stats.accepted} of {stats.judged}"
         parts.append(f"step acceptance {stats.step_acceptance:.2f} ({counts})")
-    if stats.token_acceptance is not None:
+    if stats.token_acceptance is not None:  # None: no token was drafted
         parts.append(f"token acceptance {stats.token_acceptance:.2f}")
     if stats.verifier_passes:
         parts.append(f"{stats.verifier_passes} verifier passes")

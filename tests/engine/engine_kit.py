@@ -81,10 +81,14 @@ def ask(
     """An answer that is not begun: short steps, at a high temperature."""
     usual = {"max_tokens": 50, "max_step_tokens": 14, "temperature": 1.1, "mode": "lr"}
     options = make_options(**(usual | changes))
-    return Answer(engine, question, options, verifier or BY_CONTENT, variant)
+    asked = engine.question(question, options, verifier or BY_CONTENT, variant)
+    answer: Any = Answer(asked)
+    answer.served = engine.serve([answer])
+    answer.engine = engine  # for `emitted`
+    return answer
 
 
-def emitted(answer: Answer) -> list[EmittedStep]:
+def emitted(answer: Any) -> list[EmittedStep]:
     """The steps of an answer, which is answered to its end; the engine is clean."""
     answer.finish()
     require_clean(answer.engine)

@@ -63,7 +63,7 @@ def test_answers_wait_for_the_room_there_is(monkeypatch: pytest.MonkeyPatch) -> 
             reasoner.generate(QUESTION, seed=seed, **options).tokens
             for seed in range(4)
         ]
-        need = runs[0].blocks
+        need = runs[0].question.blocks
         sizes: list[int] = []
         monkeypatch.setattr("lr.engine.engine.room", lambda caches: 2 * need + 1)
         for runners in reasoner.engine.runners.values():

@@ -42,8 +42,8 @@ def test_a_stopped_answer_leaves_the_others_alone() -> None:
 def test_alternatives_have_their_own_noise() -> None:
     for coupling in ("shared", "independent"):
         answer = ask(ENGINE, coupling=coupling)
-        plan = answer.draft_plan()
+        plan = answer.question.draft_plan()
         streams = [plan.stream(3, sibling) for sibling in range(4)]
         assert len(set(streams)) == 4
-        target = answer.role_stream(Role.TARGET).fold_in(3)
+        target = answer.question.role_stream(Role.TARGET).fold_in(3)
         assert (streams[0] == target) == (coupling == "shared")

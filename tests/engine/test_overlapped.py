@@ -102,10 +102,10 @@ def test_the_next_step_is_written_before_it_is_asked_for() -> None:
     are never more branches than the window allows, and a correction drops it."""
     engine = toy_engine(endless=True)
     answer = ask(engine, depth=3)
-    plan = answer.draft_plan()
+    plan = answer.question.draft_plan()
     nodes = [NodeId(0, index) for index in range(5)]
     runner = engine.runners[Role.DRAFT].lend(200)
-    config = answer.writer_config(Role.DRAFT)
+    config = answer.question.writer_config(Role.DRAFT)
     writer = StepWriter(config, runner, engine.codec.token_bytes)
 
     def written(side: DraftSide) -> Step:
@@ -152,7 +152,7 @@ def test_the_worker_reads_a_prompt_once(thread: Engine) -> None:
         for _, event in answer.trace.events
         if isinstance(event, ForwardPass) and event.role is Role.DRAFT
     ]
-    assert rows[0] == len(answer.prompt) - 1
+    assert rows[0] == len(answer.question.prompt) - 1
     assert max(rows[1:]) < 30  # a few steps of the target at most
 
 

@@ -74,7 +74,7 @@ def test_a_correction_begun_by_a_reading_has_the_same_tokens(
     way: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun = [answers(**setting, **way) for setting in GRID]
-    monkeypatch.setattr("lr.engine.engine.begin_correction", lambda *_: None)
+    monkeypatch.setattr("lr.engine.loop.begin_correction", lambda *_: None)
     afresh = [answers(**setting, **way) for setting in GRID]
     for setting, (steps, passes), (expected, most) in zip(
         GRID, begun, afresh, strict=True

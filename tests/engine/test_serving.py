@@ -46,7 +46,7 @@ def test_together_as_alone(reasoner: Reasoner, options: dict) -> None:
     for _ in reasoner.engine.serve(answers, 2):
         pass
     for answer in answers:
-        single = alone[answer.question]
+        single = alone[answer.question.text]
         assert answer.result.tokens == single.tokens
         assert [step.origin for step in answer.steps] == [
             step.origin for step in single.steps

@@ -6,7 +6,7 @@ import pytest
 import torch
 from gpu_limits import Rates, least_seconds, measure_rates
 
-from lr.model.dummy import SHAPES, shape
+from lr.measure.dummy import SHAPES, shape
 from lr.model.weights import load_model
 
 

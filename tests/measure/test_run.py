@@ -25,7 +25,7 @@ from lr.measure.report import read_run
 from lr.measure.running import engine_options, identified
 from lr.measure.store import StorageError, Store
 from lr.options import GenerateOptions
-from lr.registry import checkpoints
+from lr.tiny import CHECKPOINTS
 
 SAMPLE = Path(__file__).with_name("aime_sample.jsonl")
 OFFICIAL_MODES = {
@@ -266,7 +266,7 @@ def test_another_checkpoint_under_the_same_name_makes_another_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoint = tmp_path / "checkpoint"
-    shutil.copytree(checkpoints["tiny-target"], checkpoint)
+    shutil.copytree(CHECKPOINTS["tiny-target"], checkpoint)
     settings = {"model": str(checkpoint), "verifier": None}
     before = identified(settings)
     assert identified(settings | {"lr": "?"}) == before

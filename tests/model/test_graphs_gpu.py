@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from lr.engine.runner import ModelRunner
+from lr.measure.dummy import SHAPES, random_model
 from lr.model.attention_choice import equip
 from lr.model.device import own_stream
-from lr.model.dummy import SHAPES, random_model
 from lr.model.qwen import CausalLM
 
 pytestmark = [

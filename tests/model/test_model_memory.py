@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from lr.engine.runner import num_kv_blocks_needed
+from lr.measure.dummy import SHAPES, shape
 from lr.measure.memory import (
     MemoryPlan,
     free_bytes,
@@ -21,7 +22,6 @@ from lr.measure.memory import (
     plan_memory,
 )
 from lr.model.device import DeviceMap
-from lr.model.dummy import SHAPES, shape
 from lr.model.weights import load_model
 from lr.options import GenerateOptions
 from lr.reasoner import Reasoner
@@ -122,13 +122,15 @@ def test_the_plan_of_an_answer_is_what_it_reserves() -> None:
     options = GenerateOptions(mode="lr", max_tokens=100)
     with Reasoner(*names, "exact") as reasoner:
         answer = reasoner.run("hello", mode="lr", max_tokens=100)
-        length = len(answer.prompt) + 100
+        length = len(answer.question.prompt) + 100
         on_cpu = DeviceMap.of("cpu")
         planned = plan_memory((*names, None), on_cpu, F32, options, length)
         models = reasoner.engine.target, reasoner.engine.draft
         for (*_, weights, cache), model in zip(planned.models, models, strict=True):
             assert model is not None
-            assert (weights, cache) == model_bytes(model.config, F32, answer.blocks)
+            assert (weights, cache) == model_bytes(
+                model.config, F32, answer.question.blocks
+            )
 
 
 @pytest.mark.gpu

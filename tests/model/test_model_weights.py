@@ -25,8 +25,8 @@ from transformers import AutoModelForCausalLM
 import lr.model.weights
 from lr.engine.loading import Loader
 from lr.errors import CheckpointError, SettingError
+from lr.measure.dummy import SHAPES
 from lr.model.config import read_config
-from lr.model.dummy import SHAPES
 from lr.model.qwen import CausalLM
 from lr.model.weights import cpu_dtype, load_model, pieces, stored_dtype
 
@@ -85,7 +85,7 @@ def test_the_usual_dtype_on_a_cpu(unit: str, monkeypatch: pytest.MonkeyPatch) ->
     """bfloat16 for what is large and stored in 16 bits, if the processor multiplies
     it."""
     monkeypatch.setattr(lr.model.weights, "bfloat16_unit", lambda: unit)
-    small = lr.model.dummy.shape("tiny-target")
+    small = lr.measure.dummy.shape("tiny-target")
     large = SHAPES["Qwen3-0.6B"]
     half = torch.bfloat16 if unit else torch.float32
     assert cpu_dtype(large, torch.bfloat16) is cpu_dtype(large, torch.float16) is half

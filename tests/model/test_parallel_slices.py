@@ -13,8 +13,8 @@ import torch
 from model_kit import KINDS, hf_model
 
 from lr.errors import SettingError
+from lr.measure.dummy import SHAPES
 from lr.model.config import read_config
-from lr.model.dummy import SHAPES
 from lr.model.files import resolve
 from lr.model.ranks import cuts, load_part, part_of
 from lr.model.weights import load_model, pieces

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from reasoner_kit import write_checkpoint
 from scheduler_kit import RandomScript, run_and_check
 
+from lr import page_engine
 from lr.errors import SettingError
 from lr.model.quantize import Quantised
 from lr.reasoner import Reasoner
@@ -133,10 +134,11 @@ def test_a_step_source_writes_drafts_and_the_model_the_others(
     assert {step.origin for step in result.steps[:half]} == {Origin.ACCEPTED}
 
 
-def test_the_page_refuses_step_sources(answer: Any) -> None:
+def test_the_page_refuses_step_sources(reasoner: Reasoner) -> None:
     variant = Variant(step_source=Recorded((), 0))
+    answer = page_engine.run(reasoner, "Why?", variant=variant, mode="lr")
     with pytest.raises(SettingError, match="page"):
-        answer(variant=variant, engine="page", mode="lr")
+        answer.finish()
 
 
 @settings(max_examples=200, deadline=None)

@@ -61,7 +61,7 @@ def test_the_demos_problem_has_a_rejection_that_a_reader_can_see(
     lines = [line.plain for line in slow_motion(rejection)]
     assert "takes 3 cards out" in lines[0]
     assert "puts 22 cards in" in lines[1]
-    assert "22 cards in" in answer.question
+    assert "22 cards in" in answer.question.text
     assert "take" in lines[2]
 
 

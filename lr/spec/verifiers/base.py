@@ -17,15 +17,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Flag, auto
-from typing import TYPE_CHECKING
 
 from lr.errors import ProtocolError
 from lr.kvcache.branch import common_length
+from lr.rng import Stream
 from lr.spec.checks import check_names, check_verdicts, refuse
 from lr.types import Finish, Role, Step, Verdict
-
-if TYPE_CHECKING:
-    from lr.rng import Stream
 
 
 class Requires(Flag):
@@ -111,6 +108,7 @@ class Verifier(ABC):
         leaves it to this method: then the first aligned one is accepted at once. Must
         be a pure function.
         """
+        # in the order of the siblings
         aligned = (j for j, verdict in enumerate(verdicts) if verdict.aligned)
         return next(aligned, None)
 
@@ -134,7 +132,7 @@ class ExactVerifier(Verifier):
             (pair.draft.tokens, pair.target_step.tokens) for pair in pairs
         ):
             differ = f"tokens differ from offset {common_length(draft, target)} on"
-            same = draft == target
+            same = draft == target  # eos is a token, and counts
             verdicts.append(Verdict(same, why="equal tokens" if same else differ))
         return verdicts
 

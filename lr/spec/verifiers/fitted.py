@@ -136,7 +136,7 @@ class Fit:
             numbers |= {f"{name}: {k}": v for k, v in vars(weight).items()}
         for name, value in numbers.items():
             fits = is_number(value) and math.isfinite(value)
-            fits = fits and (value > 0 or not name.endswith(": scale"))
+            fits = fits and (value > 0 or not name.endswith(": scale"))  # it divides
             require(fits, f"{name} in {path}", value, "a finite number (a scale: > 0)")
         return fit
 
@@ -148,6 +148,7 @@ class Fit:
         """P(same meaning) of a pair with these values of the signals."""
         total = self.intercept
         for name, weight in self.signals.items():
+            # of the scaled value
             total += weight.weight * (values[name] - weight.mean) / weight.scale
         # in this order, NaN stays NaN
         return 1 / (1 + math.exp(-max(min(total, 700.0), -700.0)))
@@ -182,7 +183,7 @@ class FittedVerifier(Verifier):
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
         asks_draft = Requires.DRAFT_LOGPROBS in self.requires
         drawn = [not asks_draft or bool(pair.logs(Role.DRAFT)) for pair in pairs]
-        known = list(compress(pairs, drawn))
+        known = list(compress(pairs, drawn))  # a step source gives no log q
         rows = iter(values_of(self.fit.signals, known, self.decode, self.scorers))
         unknown = Verdict(False, "no model drew the draft step", failed=True)
         return [self.verdict(next(rows)) if drew else unknown for drew in drawn]
@@ -198,7 +199,7 @@ def required(
     names: Sequence[str] | Mapping[str, object], scorers: Mapping[str, Verifier]
 ) -> Requires:
     """What pairs must hold for these signals."""
-    requires = Requires.NOTHING
+    requires = Requires.NOTHING  # the union of what the signals need
     for name in names:
         requires |= (
             scorers[name].requires if name in scorers else SIGNALS[name].requires
@@ -214,6 +215,7 @@ def values_of(
 ) -> list[dict[str, float]]:
     """The values of the signals, one mapping per pair."""
     scores = {
+        # one batch per scorer
         name: [verdict.score or 0.0 for verdict in verdicts_of(scorer, pairs)]
         for name, scorer in scorers.items()
     }

@@ -80,7 +80,9 @@ class AnswerTokens:
     def of(cls, answers: Sequence[Sequence[int]]) -> AnswerTokens:
         """From the token ids of each answer. Raises `SettingError` if no single token
         decides."""
+        # of the common beginning
         length = min(common_length(answers[0], answer) for answer in answers)
+        # the first that differs
         tokens = tuple(answer[length] for answer in answers if len(answer) > length)
         if len(set(tokens)) < len(answers):
             raise SettingError(
@@ -94,11 +96,12 @@ class AnswerTokens:
         """For each row, the answers' relative probabilities and their total
         probability. `logits` [b, v] are those after the common tokens. Waits for the
         device once."""
-        log_p = torch.log_softmax(logits.double(), -1)
+        log_p = torch.log_softmax(logits.double(), -1)  # [b, v]
         tokens = integers(self.tokens, logits.device)
         log_p = log_p.index_select(-1, tokens)  # [b, answers]
+        # the mass of all answers, [b, 1]
         total = log_p.logsumexp(-1, keepdim=True).exp()
-        rows = torch.cat((log_p.softmax(-1), total), -1).tolist()
+        rows = torch.cat((log_p.softmax(-1), total), -1).tolist()  # [b, answers + 1]
         return [(p, total) for *p, total in rows]
 
 
@@ -125,7 +128,7 @@ class PrefixCache:
 
     def __init__(self, runner: Runner, slots: int = 8) -> None:
         self.runner = runner
-        self.slots = slots
+        self.slots = slots  # branches that are kept, at most
         self.passes = 0
         self.branches: list[Branch] = []  # the latest last
 
@@ -141,12 +144,15 @@ class PrefixCache:
         with self.lock:
             branches: list[Branch] = []
             try:
+                # 1. Fork what is kept already; the rest is uncomputed.
                 for row in rows:
                     branches.append(
                         fork_longest(self.runner, self.branches, row.tokens, row.wanted)
                     )
+                # 2. One forward for all rows.
                 self.passes += 1
                 logits = self.runner.forward(branches, [row.wanted for row in rows])
+            # 3. No room: half of the rows at a time, then without what is kept.
             except BaseException as error:
                 for branch in branches:
                     self.runner.close(branch)
@@ -159,11 +165,12 @@ class PrefixCache:
                     return [error]
                 self.close()  # kept branches may occupy the room that this row needs
                 return self.logits(rows)
+            # 4. Keep the instructions of each prompt, drop what is about its steps.
             for row, branch in zip(rows, branches, strict=True):
                 self.runner.rewind(branch, row.keep)
             self.branches += branches
             while len(self.branches) > self.slots:
-                self.runner.close(self.branches.pop(0))
+                self.runner.close(self.branches.pop(0))  # the oldest
             return list(logits)
 
     def close(self) -> None:
@@ -189,9 +196,11 @@ class AskingVerifier(Verifier):
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
         results = self.prefixes.logits([self.row_of(pair) for pair in pairs])
+        # without the errors
         logits = [rows for rows in results if isinstance(rows, Tensor)]  # [1, v] each
         answers = iter(self.answers.read(torch.cat(logits)) if logits else ())
         return [
+            # an error, not a score of 0
             Verdict(aligned=False, why=f"not judged: {result}", failed=True)
             if isinstance(result, LRError)
             else self.answered(*next(answers))
@@ -211,7 +220,7 @@ class AskingVerifier(Verifier):
         """The verdict, if there is one. Raises `NumericalError` or `SettingError`."""
         if math.isnan(mass):
             raise not_finite(self.asked)
-        if mass >= self.least_mass:
+        if mass >= self.least_mass:  # else the model would say something else
             self.unanswered = 0
             return self.verdict(p)
         self.unanswered += 1
@@ -270,8 +279,8 @@ def after_thoughts(text: str) -> tuple[str, bool]:
     """What follows the last thought, and whether another one is open.
 
     Example: "<think>one</think> two <think>three" gives (" two ", True)."""
-    last = THOUGHT_END.split(text)[-1]
-    answer, *thoughts = OPEN_THOUGHT.split(last)
+    last = THOUGHT_END.split(text)[-1]  # after the last end of a thought
+    answer, *thoughts = OPEN_THOUGHT.split(last)  # thoughts that begin there
     return answer, bool(thoughts)
 
 
@@ -295,14 +304,14 @@ def unless_equal(
     def text(step: Step) -> str:
         return decode(step.tokens).strip().casefold()
 
-    verdicts: list[Verdict | None] = []
+    verdicts: list[Verdict | None] = []  # None: the judge decides
     for pair in pairs:
         verdict = unseen_difference(pair, decode)
         if verdict is None and text(pair.draft) == text(pair.target_step):
             verdict = Verdict(True, "equal text", 1.0)
         verdicts.append(verdict)
     others = [pair for pair, v in zip(pairs, verdicts, strict=True) if v is None]
-    judged = iter(judge(others) if others else ())
+    judged = iter(judge(others) if others else ())  # one batch
     return [next(judged) if verdict is None else verdict for verdict in verdicts]
 
 
@@ -337,7 +346,9 @@ class JudgeVerifier(AskingVerifier):
         _, thinks = after_thoughts(codec.decode(codec.chat("0", enable_thinking=False)))
         expected = "one that answers at once: its chat template opens a thought"
         require(not thinks, "judge", self.asked, expected)
+        # where "aligned]" and "unaligned]" part
         self.answers = AnswerTokens.of([codec.encode(answer) for answer in ANSWERS])
+        # the judge goes on after "["
         self.begun = [*codec.encode(ANSWER_BEGUN), *self.answers.common]
         self.prefixes = PrefixCache(judge.runner)
         # The instructions, which stay cached: what prompts about different texts share.

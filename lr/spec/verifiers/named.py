@@ -71,13 +71,14 @@ class ScoreVerifier(AskingVerifier):
         self.asked = target.codec.name
         self.threshold = threshold
         self.reading = reading
+        # " 0" .. " 9"
         digits = [target.codec.encode(f" {digit}") for digit in range(10)]
         self.answers = AnswerTokens.of(digits)
         self.question = [*target.codec.encode(SCORE_QUESTION), *self.answers.common]
         self.prefixes = PrefixCache(target.runner)
 
     def row_of(self, pair: Pair) -> PromptRow:
-        chain = [*pair.prefix, *pair.draft.tokens]
+        chain = [*pair.prefix, *pair.draft.tokens]  # as the target would read it
         return PromptRow([*chain, *self.question], keep=len(chain))
 
     def verdict(self, p: Sequence[float]) -> Verdict:

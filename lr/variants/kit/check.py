@@ -82,7 +82,7 @@ def check_answers(
         pass
     results = []
     for run in together:
-        ask = partial(reasoner.generate, run.question, **options)
+        ask = partial(reasoner.generate, run.question.text, **options)
         alone = ask(variant=make())
         again = ask(variant=make())
         results.append(again)

@@ -21,11 +21,17 @@ from torch import Tensor
 
 from lr.engine.runner import ModelRunner
 from lr.model.config import ModelConfig
-from lr.model.dummy import random_model as random_transformer
+from lr.registry import dummies
 from lr.rng import Stream
-from lr.spec.acceptance import AcceptanceRule, Decision, MatchRule, Outcome
-from lr.spec.checks import check_list, check_outcomes, check_proposal
-from lr.spec.proposal import ROOT, Draws, Proposal
+from lr.spec.acceptance import (
+    AcceptanceRule,
+    Decision,
+    MatchRule,
+    Outcome,
+    check_outcomes,
+)
+from lr.spec.checks import check_list
+from lr.spec.proposal import ROOT, Draws, Proposal, check_proposal
 from lr.spec.sampling import sample
 from lr.spec.token_sd import Context, Drafter, DrafterSetup, Speculation, speculate
 from lr.theory.exact import (
@@ -167,7 +173,7 @@ def random_runner(layers: int) -> ModelRunner:
     config = ModelConfig(
         VOCABULARY, 32, 48, layers, 4, 2, 8, 512, 1e-6, 10_000.0, False, True, True
     )
-    model = random_transformer(config, torch.float64, torch.device("cpu"))
+    model = dummies().random_model(config, torch.float64, torch.device("cpu"))
     model.norm.weight.mul_(2)  # some tokens are likelier than a half
     return ModelRunner(model, num_blocks=4000, block_size=4)
 

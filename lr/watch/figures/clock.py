@@ -59,6 +59,7 @@ class Span:
 
     def __post_init__(self) -> None:
         self.lane = LANE_OF[self.work]
+        # a draft step leads to the node after
         self.index = step_after(self.node) - (self.work != "target")
         step = "verdict on draft" if self.work == "judge" else self.work
         self.says = f"{step} step {self.index}, node {self.node}"
@@ -97,6 +98,7 @@ class Timeline:
 def timeline_of(trace: TraceFile) -> Timeline:
     """The lanes, spans and passes of a trace."""
     times = [record.time for record in trace.records] or [0.0]
+    # plain decoding has no commands
     spans = _commanded(trace, times[-1]) or _written(trace, times[0])
     passes = []
     for record in trace.records:
@@ -114,7 +116,7 @@ def timeline_of(trace: TraceFile) -> Timeline:
         for span in in_lane:
             rows = (row for row, since in enumerate(ends) if since <= span.begin)
             span.row = next(rows, len(ends))
-            ends[span.row : span.row + 1] = [span.end]
+            ends[span.row : span.row + 1] = [span.end]  # replaces it, or adds a row
         has_passes = any(single.lane == name for single in passes)
         if in_lane or has_passes:
             lanes.append(Lane(name, max(1, len(ends)), has_passes))
@@ -133,6 +135,7 @@ def _commanded(trace: TraceFile, end: float) -> list[Span]:
             if work not in unfinished:
                 unfinished[work] = Span(*work, begin=since, end=end)
                 spans.append(unfinished[work])
+        # finished by this event
         for work in [work for work in unfinished if work not in state.work]:
             span = unfinished.pop(work)
             span.end = record.time
@@ -168,8 +171,8 @@ def timeline_figure(trace: TraceFile, *, width: float = WIDTH) -> Figure:
     """The clock from the first event to the last, in the unit of the trace. Cancelled
     work is hatched; the signs of decisions are at the top."""
     timeline = timeline_of(trace)
-    length = max(timeline.end - timeline.begin, 1e-12)
-    tops: dict[str, float] = {}
+    length = max(timeline.end - timeline.begin, 1e-12)  # never 0
+    tops: dict[str, float] = {}  # of lanes, in inches from the top
     middles: dict[str, float] = {}
     passes_at: dict[str, float] = {}
     bottom = 0.0
@@ -214,6 +217,6 @@ def _draw_span(axes: Any, span: Span, y: float, inches_wide: float) -> None:
         style["hatch"] = "////"
     length = span.end - span.begin
     axes.barh(y + 0.02, length, ROW - 0.04, span.begin, align="edge", **style)
-    if inches_wide > 0.2:
+    if inches_wide > 0.2:  # else the number does not fit
         ink = INK if dropped else PAPER
         put(axes, span.begin, y + ROW / 2, f" {span.index}", 8, ink, clip_on=True)

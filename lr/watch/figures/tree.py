@@ -98,6 +98,7 @@ def cards_of(state: State, node: NodeState) -> list[Card]:
     for name in node.children:
         child = state.nodes[name]
         cards.append(Card("draft", child.draft, standing_of(state, child), child))
+    # written, or being written
     if node.target is not None or ("target", node.name) in state.work:
         unfinished = Standing.WRITING if node.gone is None else Standing.CANCELLED
         standing = Standing.WRITTEN if node.targeted else unfinished
@@ -111,7 +112,7 @@ def standing_of(state: State, child: NodeState) -> Standing:
         return Standing.FAILED
     if child.verdict is not None:
         return Standing.ALIGNED if child.verdict.aligned else Standing.REJECTED
-    if child.gone is not None and not child.accepted:
+    if child.gone is not None and not child.accepted:  # with a rejected step before it
         return Standing.CANCELLED
     if ("judge", child.name) in state.work:
         return Standing.ASKED
@@ -132,6 +133,7 @@ def draw_tree(run: ScriptedRun) -> Figure:
 def tree_figure(state: State) -> Figure:
     """The tree of a state, with the last decided steps to its left."""
     boxes = boxes_of(state)
+    # in inches
     width = max((box.column + 1 for box in boxes), default=1) * (COLUMN + BETWEEN)
     height = TOP + max((box.row + 1 for box in boxes), default=1) * ROW
     with figure(width, height, size=9) as drawing:
@@ -164,6 +166,7 @@ def boxes_of(state: State) -> list[DrawnStep]:
     of the answer. The steps after a node stand below everything already in their
     column, and not above the draft step that they follow."""
     boxes: list[DrawnStep] = []
+    # all of a complete answer
     for step in state.emitted if state.done else state.emitted[-PAST:]:
         if step.rejected is not None:
             status = f"✗ step {step.index} rejected"
@@ -183,14 +186,14 @@ def boxes_of(state: State) -> list[DrawnStep]:
         column = node.index - first
         title = f"step {node.index}" + f", root {node.name}" * (node is root)
         cards = cards_of(state, node)
-        row = max(highest, taken[column])
+        row = max(highest, taken[column])  # beside its parent, or below others
         taken[column] = row + len(cards)
         for i, card in enumerate(cards, row):
             standing = card.standing
             child = card.child
             head = card.by if child is None else f"draft to {child.name}"
             status = f"{standing.sign} {standing.label}"
-            role = "rejected" if standing.dropped else card.by
+            role = "rejected" if standing.dropped else card.by  # the colours
             role = "accepted" if standing is Standing.ALIGNED else role
             place = (column, i, title, card.by, head)
             box = DrawnStep(*place, status, card.words, role, follows)
@@ -212,6 +215,7 @@ def _draw_box(axes: Any, box: DrawnStep) -> None:
     colour = COLOURS["rejected" if dropped else box.by]
     style = {"facecolor": WASHES[box.by], "edgecolor": COLOURS[box.role]}
     if dropped:
+        # hatched: dropped
         style = {"facecolor": PAPER, "edgecolor": GRID, "hatch": "////"}
     axes.barh(y, COLUMN, ROW - 0.1, x, align="edge", **style)
     put(axes, x + 0.1, y + 0.12, box.head, 7.5, colour, weight="bold")
@@ -222,6 +226,7 @@ def _draw_box(axes: Any, box: DrawnStep) -> None:
     ink = INK if dropped else colour
     put(axes, x + 0.1, y + 0.24, "\n".join(lines), 8.5, ink, **text)
     if box.follows is not None:
+        # from the middle of the parent
         ys = [TOP + (box.follows.row + 0.5) * ROW, y + ROW / 2]
         line = {"color": COLOURS["draft"], "lw": 1.2, "alpha": 0.6}
         axes.plot([x - BETWEEN, x], ys, **line)

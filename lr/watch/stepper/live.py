@@ -15,11 +15,12 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from lr.engine.answer import Answer
-from lr.engine.engine import Loop
+from lr.engine.loop import Loop
 from lr.engine.recorder import CacheRecorder
 from lr.engine.runner import ModelRunner
 from lr.kvcache.branch import BlockTable
@@ -63,22 +64,23 @@ class LiveSource(Source):
                 "work, as 'lockstep' does. Record it (lr generate --trace FILE) and "
                 "step through that."
             )
-        self.answer = SteppedAnswer(
-            reasoner.engine,
-            question,
-            generation,
-            reasoner.verifier,
-            variant,
-            detailed=True,
+        asked = reasoner.engine.question(
+            question, generation, reasoner.verifier, variant
         )
-        self.answer.blocks *= 2  # room for a what-if
+        asked = replace(asked, blocks=2 * asked.blocks)  # room for a what-if
+        self.answer = SteppedAnswer(asked, detailed=True)
         super().__init__(TraceFile(header_of(self.answer), []))
         self.answer.forced = self.forced
         self._stack = ExitStack()
         self._sharing = [self]  # all sources that share the caches
         self._paused = 0.0  # the time at which the last piece of work ended
         self.loop = Loop(
-            reasoner.engine, self.answer, self.answer.blocks, self._stack, alone=True
+            asked,
+            reasoner.engine.runners,
+            None,
+            asked.blocks,
+            self._stack,
+            records_cache=True,
         )
         self.runners: dict[str, ModelRunner] = self.loop.borrowed
         self.loop.add(self.answer)
@@ -123,8 +125,9 @@ class LiveSource(Source):
             copies |= {id(table): fork for table, fork in forks.items()}
         # 2. What belongs to the answer is copied, everything else is shared.
         answer = self.answer
-        shared = [answer.engine, answer.engine.codec, answer.variant, answer.verifier]
-        shared += [self._stack, *self.runners.values(), *answer.pairs.values()]
+        shared: list[Any] = [self.loop.runners, answer.question, answer.question.codec]
+        shared += [answer.question.variant, answer.question.verifier, self._stack]
+        shared += [*self.runners.values(), *answer.pairs.values()]
         copies |= {id(thing): thing for thing in shared}
         twin = copy.copy(self)
         twin.loop, twin.answer = copy.deepcopy((self.loop, answer), copies)
@@ -161,7 +164,7 @@ class LiveSource(Source):
 
     def _read_trace(self) -> None:
         trace = self.answer.trace
-        token_bytes = self.answer.engine.codec.token_bytes
+        token_bytes = self.answer.question.codec.token_bytes
         for when, event in trace.events[len(self.records) :]:
             self.records.append(Record(len(self.records), when, event, token_bytes))
         self._paused = trace.clock()

@@ -83,20 +83,21 @@ class Source:
 
     def back(self) -> None:
         """Go to the previous stop, or to the beginning."""
-        before = reversed(self.records[: max(0, self.place - 1)])
+        before = reversed(self.records[: max(0, self.place - 1)])  # nearest first
         stops = (record.number + 1 for record in before if self.is_stop(record))
-        self.place = next(stops, 0)
+        self.place = next(stops, 0)  # 0: the beginning
 
     def forward(self) -> bool:
         """Go one event further; a run works until there is one. False at the end."""
         while self.place == len(self.records):
-            if not self.advance():
+            if not self.advance():  # nothing is left to do
                 return False
         self.place += 1
         return True
 
     def is_stop(self, record: Record) -> bool:
         plain = self.header.driver == "plain"
+        # plain decoding only writes
         return record.kind in STOPS or (plain and record.kind == "written")
 
     @property

@@ -57,7 +57,7 @@ def answer_view(emitted: Sequence[EmittedState], limit: int) -> Table:
     """The last `limit` steps with their signs; a correction with the step it replaced
     and why."""
     table = _grid()
-    hidden = max(0, len(emitted) - limit)
+    hidden = max(0, len(emitted) - limit)  # earlier steps
     if hidden:
         table.add_row("", Text(f"… {hidden} earlier steps", style="dim"))
     for step in emitted[hidden:]:
@@ -119,6 +119,7 @@ def _card_line(space: str, card: Card) -> Text:
 
 def _rule(side: Source, session: Session) -> Rule:
     header = side.header
+    # a run does not know its end yet
     total = f" of {len(side.records)}" if side.over or not side.runs else ""
     text = f"event {side.place}{total}"
     if len(session.sides) > 1:
@@ -181,6 +182,7 @@ def tokens_view(role: str, step: StepState | None) -> Text:
         numbers = "" if token.p is None else f"{token.p:.2f}"
         if token.q is not None:
             sign = "✗" if token.source == "refused" else "✓"
+            # p/q, then min(1, p/q)
             numbers += f"/{token.q:.2f} {token.accept:.2f}{sign}"
         elif token.source == "residual":
             numbers += " residual"
@@ -213,12 +215,12 @@ def _cache(title: str, caches: dict[str, CacheState]) -> list[RenderableType]:
     counts: Counter[int] = Counter()  # by block, how many branches hold it
     branches = []
     for prefix, cache in caches.items():
-        counts += cache.refcounts
+        counts += cache.refcounts  # sides share the blocks
         for number, branch in sorted(cache.branches.items()):
             owner = prefix + (branch.node or f"passing branch {number}")
             branches.append((owner, branch))
     shared = sum(count > 1 for count in counts.values())
-    size = next(iter(caches.values()))
+    size = next(iter(caches.values()))  # the same for all sides
     head = f"{title}: {len(counts)} of {size.total} blocks used, {shared} shared"
     head += f"; {size.block_size} tokens in a block"
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))

@@ -67,15 +67,15 @@ class Header:
     name, blocks and block_size. `lr`: the version of this program."""
 
     driver: Literal["plain", "lockstep", "overlapped", "scripted"]
-    unit: str = "second"
+    unit: str = "second"  # of times; a script has turns
     mode: str = "lr"
     schedule: str = "depth"
     depth: int = 1
     width: int = 1
     models: dict[str, str | None] = field(default_factory=dict)
-    verifier: str | None = None
+    verifier: str | None = None  # None: nothing is judged
     variant: str | None = None
-    replaced: list[str] = field(default_factory=list)
+    replaced: list[str] = field(default_factory=list)  # parts that the variant brings
     options: dict[str, Any] = field(default_factory=dict)
     question: str | None = None
     caches: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -144,7 +144,7 @@ def pieces_of(tokens: Sequence[int], token_bytes: Bytes) -> list[str]:
     never complete a character give U+FFFD."""
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     pieces = [decoder.decode(token_bytes(token)) for token in tokens]
-    unfinished = decoder.decode(b"", final=True)
+    unfinished = decoder.decode(b"", final=True)  # U+FFFD for half a character
     if pieces:
         pieces[-1] += unfinished
     return pieces
@@ -160,7 +160,7 @@ def _tokens(value: Any) -> Iterator[int]:
     elif is_dataclass(value):
         for member in fields(value):
             content = getattr(value, member.name)
-            if member.name == "token":
+            if member.name == "token":  # a single one; others are in steps
                 yield content
             else:
                 yield from _tokens(content)
@@ -171,14 +171,14 @@ def _tokens(value: Any) -> Iterator[int]:
 
 def trace_lines(trace: TraceFile) -> Iterator[str]:
     """The lines of a trace file, without line ends."""
-    texts: dict[int, str] = {}
+    texts: dict[int, str] = {}  # base64 of the bytes of each token
     for record in trace.records:
         for token in _tokens(record.event):
             if token not in texts:
                 texts[token] = b64encode(record.token_bytes(token)).decode()
     header: dict[str, Any] = {"format": FORMAT, "version": VERSION}
     header |= msgspec.to_builtins(trace.header)
-    yield json.dumps(header | {"texts": texts}, ensure_ascii=False)
+    yield json.dumps(header | {"texts": texts}, ensure_ascii=False)  # the first line
     for record in trace.records:
         line = {"time": record.time, "event": record.kind}
         line |= msgspec.to_builtins(record.event)
@@ -215,7 +215,7 @@ def read_trace(path: str | Path) -> TraceFile:
 
 def parse_trace(lines: Sequence[str], name: str = "trace") -> TraceFile:
     """A trace from its lines; `name` is for messages. Raises `TraceError`."""
-    number = 1
+    number = 1  # of the line, for messages
     records: list[Record] = []
     notes = []
     try:
@@ -237,7 +237,7 @@ def parse_trace(lines: Sequence[str], name: str = "trace") -> TraceFile:
             try:
                 content = json.loads(line)
             except ValueError:
-                if number < len(lines):
+                if number < len(lines):  # only the last line may be half written
                     raise
                 notes.append(
                     f"line {number}, the last one, is incomplete and left out: the "

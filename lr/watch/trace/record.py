@@ -23,34 +23,31 @@ if TYPE_CHECKING:
 
 def header_of(answer: Answer) -> Header:
     """The header of an answer's trace."""
-    options = answer.options
-    engine = answer.engine
-    caches = ["target"]
+    question = answer.question
+    options = question.options
+    caches = ["target"]  # their names, as the recorder gives them
     caches += ["draft"] * options.looks_ahead
     caches += ["drafter"] * options.drafts_tokens
-    size = {"blocks": engine.num_blocks or answer.blocks, "block_size": BLOCK_SIZE}
-    roles = ["target"]
-    roles += ["draft"] * bool(options.needs_draft)
-    roles += ["judge"] * options.looks_ahead
+    size = {"blocks": question.num_blocks or question.blocks, "block_size": BLOCK_SIZE}
+    facts = ["target", "device", "dtype"]
+    facts += ["draft"] * bool(options.needs_draft)
+    facts += ["judge"] * options.looks_ahead
     models: dict[str, str | None] = {
-        role: str(engine.names[role]) for role in roles if engine.names.get(role)
+        key: value for key, value in question.models.items() if key in facts
     }
-    models["device"] = str(engine.target.device)
-    models["dtype"] = str(engine.target.dtype).removeprefix("torch.")
-    verifier = str(engine.names.get("verifier"))
-    variant = answer.variant
+    variant = question.variant
     return Header(
         driver=options.driver if options.looks_ahead else "plain",
-        mode=answer.mode,
+        mode=question.mode,
         schedule=options.schedule,
         depth=options.depth,
         width=options.width,
         models=models,
-        verifier=verifier if options.looks_ahead else None,
+        verifier=question.models.get("verifier") if options.looks_ahead else None,
         variant=variant.name,
         replaced=[part.field for part in variant.replaced],
         options=asdict(options),
-        question=answer.question,
+        question=question.text,
         caches=dict.fromkeys(caches, size),
         lr=__version__,
     )
@@ -60,9 +57,9 @@ def trace_of(answer: Answer, failure: str = "") -> TraceFile:
     """The trace of an answer, as read from its file. `failure`: what ended the run early,
     else ""."""
     events = list(answer.trace.events)
-    last = max((time for time, _ in events), default=0.0)
+    last = max((time for time, _ in events), default=0.0)  # when the answer ended
     events.append((last, Ended(done=not failure, why=failure)))
-    records = records_of(events, answer.engine.codec.token_bytes)
+    records = records_of(events, answer.question.codec.token_bytes)
     return TraceFile(header_of(answer), records)
 
 

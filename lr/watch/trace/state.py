@@ -55,10 +55,10 @@ class TokenState:
 
     token: int
     piece: str
-    source: str = ""
-    p: float | None = None
-    q: float | None = None
-    accept: float | None = None
+    source: str = ""  # drawn, proposed, refused, residual, after
+    p: float | None = None  # under the target
+    q: float | None = None  # under the drafter; only of a proposed token
+    accept: float | None = None  # the probability that it stays
 
 
 @dataclass
@@ -80,7 +80,7 @@ class StepState:
 
     def complete(self, step: Step, token_bytes: Bytes) -> StepState:
         """Take the finished step, and keep what is known about its tokens."""
-        if tuple(token.token for token in self.written) != step.tokens:
+        if tuple(token.token for token in self.written) != step.tokens:  # no details
             self.tokens = [TokenState(token, "") for token in step.tokens]
         pieces = pieces_of(step.tokens, token_bytes)
         for token, piece in zip(self.written, pieces, strict=True):
@@ -98,8 +98,8 @@ class NodeState:
     name: str
     index: int
     parent: str | None = None
-    draft: StepState | None = None
-    target: StepState | None = None
+    draft: StepState | None = None  # leads here
+    target: StepState | None = None  # starts here
     failed: str | None = None  # why there will be no draft step
     verdict: Verdict | None = None
     accepted: bool = False  # `draft` joined the output
@@ -157,12 +157,12 @@ class CacheState:
         match event:
             case cache.BranchForked(_, number, source):
                 origin = branches[source]
-                blocks = list(origin.blocks)
+                blocks = list(origin.blocks)  # shared, not copied
                 branches[number] = BranchState(number, blocks, origin.length)
             case cache.BranchesGrew(_, rows, copies, fresh):
                 for number, old, new in copies:
                     blocks = branches[number].blocks
-                    blocks[blocks.index(old)] = new
+                    blocks[blocks.index(old)] = new  # copy on write
                 for number, length in rows:
                     self.branch(number).length = length
                 for number, block in fresh:
@@ -170,12 +170,13 @@ class CacheState:
             case cache.BranchCut(_, number, length):
                 branch = self.branch(number)
                 branch.length = length
+                # whole blocks behind the end
                 del branch.blocks[blocks_for(length, self.block_size) :]
             case cache.BranchClosed(_, number):
                 branches.pop(number, None)
             case cache.BranchHolds(_, number, node):
                 for branch in branches.values():
-                    if branch.node == str(node):
+                    if branch.node == str(node):  # the name moves to another branch
                         branch.node = None
                 self.branch(number).node = str(node)
 
@@ -195,14 +196,14 @@ class State:
     event."""
 
     header: Header
-    number: int = 0
+    number: int = 0  # events so far
     time: float = 0.0
     root: str = "0:0"
     nodes: dict[str, NodeState] = field(default_factory=dict)
     emitted: list[EmittedState] = field(default_factory=list)
-    work: dict[tuple[str, str], float] = field(default_factory=dict)
+    work: dict[tuple[str, str], float] = field(default_factory=dict)  # since when
     caches: dict[str, CacheState] = field(default_factory=dict)
-    forwards: dict[str, int] = field(default_factory=dict)
+    forwards: dict[str, int] = field(default_factory=dict)  # by role
     done: bool = False
     touched: set[str] = field(default_factory=set, compare=False)
 
@@ -224,6 +225,7 @@ class State:
         level = [self.nodes[self.root]] if self.root in self.nodes else []
         while level:
             live += level
+            # of the next level
             children = [self.nodes[name] for node in level for name in node.children]
             level = [child for child in children if child.gone is None]
         return live
@@ -277,7 +279,7 @@ def apply_event(state: State, record: Record) -> None:
             state.writing(role, node, index).complete(step, token_bytes)
         case TokenWritten(role, node, index, offset, token, p):
             writing = state.writing(role, node, index)
-            if len(writing.written) == offset:
+            if len(writing.written) == offset:  # else it was cancelled and begun again
                 piece = record.text_of([token])
                 writing.tokens.append(TokenState(token, piece, "drawn", p))
         case TokenRound(detail=RoundDetail() as detail) as event:
@@ -313,6 +315,7 @@ def _emit(state: State, event: Emit, token_bytes: Bytes) -> None:
     emitted = event.emitted
     accepted = emitted.origin is Origin.ACCEPTED
     node.accepted = node.accepted or accepted
+    # whose words join the answer
     written = (node.draft if accepted else node.target) or StepState()
     step = StepState(list(written.tokens))
     rejected = None
@@ -348,11 +351,11 @@ def _round(detail: RoundDetail, emitted: int, record: Record) -> list[TokenState
                 TokenState(draft.token, piece, source, draft.p, draft.q, draft.accept)
             )
     rejected = any(token.source == "refused" for token in tokens)
-    source = "residual" if rejected else "after"
+    source = "residual" if rejected else "after"  # from what the last token was drawn
     piece = record.text_of([detail.token])
     tokens.append(TokenState(detail.token, piece, source, detail.p))
     ends = [i for i, token in enumerate(tokens, 1) if token.source != "refused"]
-    return tokens[: [0, *ends][emitted]]
+    return tokens[: [0, *ends][emitted]]  # a step may end inside the round
 
 
 def state_at(trace: TraceFile, number: int) -> State:

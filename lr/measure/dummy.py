@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from lr.errors import CheckpointError
 from lr.model.byte_level import printable_bytes
 from lr.model.config import ModelConfig, read_config
-from lr.registry import DUMMY, checkpoints, split_weights
+from lr.registry import Checkpoint, tiny_checkpoints
 from lr.rng import Stream
 from lr.types import require
 
@@ -67,15 +67,16 @@ def published(name: str | Path) -> ModelConfig | None:
 def shape(name: str | Path) -> ModelConfig:
     """The configuration of a published shape, a tiny model, or a directory with a
     config.json; with or without `dummy:`. Raises `CheckpointError`."""
-    stated = str(split_weights(name)[1]).removeprefix(DUMMY)
+    stated = Checkpoint.parse(name).place
+    tiny = tiny_checkpoints()
     if Path(stated).expanduser().is_dir():
         return read_config(Path(stated).expanduser())
-    if stated in checkpoints:
-        return read_config(checkpoints[stated])
+    if stated in tiny:
+        return read_config(tiny[stated])
     if (config := published(stated)) is not None:
         return config
     raise CheckpointError(
-        f"there is no shape {stated!r}. Give one of {', '.join([*SHAPES, *checkpoints])}, "
+        f"there is no shape {stated!r}. Give one of {', '.join([*SHAPES, *tiny])}, "
         "or a directory with a config.json."
     )
 

@@ -14,9 +14,9 @@ import torch
 from tiny_training.checkpoint import config_json, tiny_config
 
 from lr.errors import CheckpointError, SettingError
+from lr.measure.dummy import SHAPES, random_model, shape
 from lr.model.codec import Codec
 from lr.model.config import read_config
-from lr.model.dummy import SHAPES, random_model, shape
 from lr.model.weights import load_model, pieces
 
 CPU = torch.device("cpu")

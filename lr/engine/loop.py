@@ -1,0 +1,279 @@
+"""The loop that answers: one piece of work after the other, in which draft and target
+run alternately or at the same time:
+
+    verdicts on complete pairs;  the draft, up to `draft_forwards` times;
+    verdicts on complete pairs;  the target, once;  and again
+
+A model in this thread runs one forward for everything that is being written for all
+answers. A draft in a worker writes meanwhile, and the loop takes in what has arrived.
+On one thread, another row in a forward of the target costs little, and the forward as
+much as several of the draft. So the draft may run several steps ahead. The output does
+not depend on who shares a forward, nor on timing: draws are keyed, rows are ragged, and
+the scheduler ignores late events. The one exception is `late_drafts=reject`.
+
+For a verifier that needs the target's log-probabilities of a draft step, the target
+reads that step (`read_drafts`). Read next: `answer.py`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+
+from torch import Tensor
+
+from lr.engine.answer import Answer
+from lr.engine.question import Question
+from lr.engine.recorder import CacheRecorder
+from lr.engine.runner import ModelRunner, Runners
+from lr.engine.side import DraftPart, DraftSide, Side
+from lr.engine.worker import DraftWorker
+from lr.errors import SettingError
+from lr.kvcache.branch import Branch, common_length
+from lr.spec.protocol import NodeId
+from lr.spec.sampling import draw, step_logprobs
+from lr.spec.verifiers.base import Requires, Verifier, verdicts_of
+from lr.spec.write import StepWriter, WriterConfig
+from lr.trace import ForwardPass, VerifierCall
+from lr.types import Role
+
+
+class Loop:
+    """One call of `Engine.serve`: the answers in progress, `live`, which are to questions
+    like this one, and the writers that they share. `worker`: writes the draft's steps,
+    if it is to. `blocks`: of each cache. `records_cache`: its events belong to an answer
+    that is alone here.
+    """
+
+    def __init__(
+        self,
+        question: Question,
+        runners: Mapping[Role, Runners],
+        worker: DraftWorker | None,
+        blocks: int,
+        stack: ExitStack,
+        *,
+        records_cache: bool,
+    ) -> None:
+        options = question.options
+        self.runners = runners
+        self.token_bytes = question.codec.token_bytes
+        self.blocks = blocks
+        self.records_cache = records_cache
+        self.stack = stack  # gives back what was borrowed
+        self.live: list[Answer] = []  # in progress
+        self.borrowed: dict[str, ModelRunner] = {}
+        self.verifier = question.verifier
+        self.worker = worker
+        self.draft: StepWriter | None = None  # without a worker
+        if worker is not None:
+            self._begin(worker, question)
+        elif options.looks_ahead:
+            self.draft = self._writer(question.writer_config(Role.DRAFT))
+        self.draft_forwards = options.draft_forwards
+        self.forwards_left = self.draft_forwards  # of the draft, until the target's
+        # By now the draft's worker has recorded its CUDA graphs: two must not record at
+        # once.
+        drafter_runner = None
+        # The draft model proposes tokens on branches that follow the target's. They have
+        # a cache of their own: that of the steps it writes may be in another process.
+        if options.drafts_tokens:
+            drafter_runner = self._borrow("drafter", Role.DRAFT)
+        config = question.writer_config(Role.TARGET, drafter_runner)
+        self.target = self._writer(config)
+        stack.callback(self.close)
+
+    def _begin(self, worker: DraftWorker, question: Question) -> None:
+        config = question.writer_config(Role.DRAFT)
+        variant = question.variant
+        if variant.segmenter is not None or (variant.rule and config.speculation):
+            raise SettingError(
+                "the draft's worker runs no segmenter or rule of a variant; use driver "
+                "lockstep."
+            )
+        # waits until the draft is ready
+        worker.begin(config, self.blocks, detailed=self.records_cache)
+        self.stack.callback(worker.end)
+
+    def _writer(self, config: WriterConfig) -> StepWriter:
+        runner = self._borrow(config.role.value, config.role)
+        return StepWriter(config, runner, self.token_bytes)
+
+    def _borrow(self, name: str, role: Role) -> ModelRunner:
+        runners = self.runners[role]
+        runner = runners.lend(self.blocks)
+        runner.observer = partial(self.passed, role)  # every forward is recorded
+        self.borrowed[name] = runner
+        self.stack.callback(runners.take_back, runner)
+        return runner
+
+    def add(self, answer: Answer) -> None:
+        """Begin an answer. Its clock starts now."""
+        answer.trace.start = answer.trace.clock()
+        if self.records_cache:
+            for name, runner in self.borrowed.items():
+                runner.cache.pool.restart()  # block ids from 0: they are drawn
+                runner.cache.observer = CacheRecorder(answer.trace, name)
+        draft: DraftPart | None = None
+        if self.worker is not None:
+            draft = self.worker.side(answer.trace, answer.question.draft_plan())
+        elif self.draft is not None:
+            draft = DraftSide(self.draft, answer.trace, answer.question.draft_plan())
+        self.live.append(answer)
+        answer.begin(Side(self.target, answer.trace), draft)
+
+    def remove(self, answer: Answer) -> None:
+        """Stop answering, whether the answer is complete or not."""
+        self.live.remove(answer)
+        answer.end()
+
+    def close(self) -> None:
+        """Stop all work and free all branches."""
+        for answer in list(self.live):
+            self.remove(answer)
+
+    def step(self) -> None:
+        """Do one piece of work: report finished steps, judge the complete pairs, or run
+        a model once. While the target has nothing to do, a worker is waited for."""
+        if self.worker is not None:
+            self.worker.poll(wait=False)
+        if self._take():  # the scheduler may have asked for something else
+            return
+        draft = self.draft
+        drafting = draft is not None and draft.busy and self.forwards_left > 0
+        begins = self.forwards_left == self.draft_forwards  # the target has just run
+        if (begins or not drafting) and self._judge():  # verdicts first
+            return
+        if drafting and draft is not None:
+            self.forwards_left -= 1
+            draft.poll()
+            self._take()
+            return
+        self.forwards_left = self.draft_forwards
+        if self.target.busy:
+            self.target.poll()
+            self._take()
+        elif self.worker is not None and self.worker.busy:
+            self.worker.poll(wait=True)  # nothing to do here until it reports
+        elif draft is None or not draft.busy:
+            assert all(answer.scheduler.done for answer in self.live), "nothing goes on"
+
+    def _take(self) -> bool:
+        """Report finished steps. Whether there were any."""
+        took = [answer.take() for answer in self.live]
+        return any(took)
+
+    def _judge(self) -> bool:
+        """Judge the waiting pairs of all answers in one batch, and report the verdicts
+        one by one: each may cancel others. Returns whether there were any."""
+        waiting = [(answer, node) for answer in self.live for node in answer.pairs]
+        if not waiting:
+            return False
+        verifier = self.verifier
+        assert isinstance(verifier, Verifier), "nothing is drafted without one"
+        # else a rejection asks for a step
+        compares = Requires.TARGET_STEP in verifier.requires
+        logits_before = {}
+        if Requires.TARGET_LOGPROBS in verifier.requires:
+            logits_before = read_drafts(waiting)
+        started = time.perf_counter()
+        passes_before = verifier.passes  # of its own models
+        pairs = [answer.pairs[node] for answer, node in waiting]
+        verdicts = verdicts_of(verifier, pairs)
+        seconds = (time.perf_counter() - started) / len(waiting)  # a share each
+        # counted once per answer
+        passes = {answer: verifier.passes - passes_before for answer, _ in waiting}
+        for (answer, node), verdict in zip(waiting, verdicts, strict=True):
+            call = VerifierCall(1, seconds, passes.pop(answer, 0))
+            answer.trace.record(call)
+            corrects = not (verdict.aligned or compares)
+            before = logits_before.get((answer, node))
+            # the node may be cancelled by now
+            if corrects and before is not None and node in answer.pairs:
+                begin_correction(answer, node, before)
+            answer.take_verdict(node, verdict)
+        return True
+
+    def passed(self, role: Role, branches: int, tokens: int, seconds: float) -> None:
+        """Record a forward that served all live answers: each trace gets its share of
+        the time."""
+        for answer in self.live:
+            share = seconds / len(self.live)
+            answer.trace.record(ForwardPass(role, branches, tokens, share))
+
+
+def read_drafts(
+    waiting: Sequence[tuple[Answer, NodeId]],
+) -> dict[tuple[Answer, NodeId], Tensor]:
+    """Let the target read draft steps, and store the results in their pairs. Returns
+    the logits [t, v] before each token of these steps.
+
+    This is one forward, the prefill that the target must do anyway.
+
+    Example: the prefix ends in "x", the draft step is "a b c". The forward reads x a b
+    c. The logits after x, a, b are those of a, b, c. Then the branch is cut back by one,
+    since the last token of a branch must be uncomputed.
+    """
+    runner = waiting[0][0].target.writer.runner  # one for all answers
+    branches: list[Branch] = []
+    try:
+        for answer, node in waiting:
+            parent = answer.parent(node)
+            answer.fork_target(parent)  # a draft step may be far ahead of the target
+            prefix = answer.nodes[parent].tokens
+            # its logits are those of the step's first token
+            tokens = (prefix[-1], *answer.pairs[node].draft.tokens)
+            branches.append(answer.target.forked(parent, len(prefix) - 1, tokens))
+        readings = runner.forward(branches, "all")  # [t, v] each
+    except BaseException:
+        for branch in branches:
+            runner.close(branch)
+        raise
+    logits_before = {}
+    for (answer, node), branch, logits in zip(waiting, branches, readings, strict=True):
+        pair = answer.pairs[node]
+        tokens = pair.draft.tokens
+        runner.rewind(branch, len(branch) - 1)
+        branch.append(tokens[-1])
+        if node in answer.target.branches:
+            runner.close(branch)
+        else:  # keep the branch: the tokens are computed
+            answer.target.adopt(node, branch)
+        before = logits[-len(tokens) - 1 : -1]  # [t, v]
+        answer.pairs[node] = replace(pair, logprobs=step_logprobs(before, tokens))
+        logits_before[answer, node] = before
+    return logits_before
+
+
+def begin_correction(answer: Answer, node: NodeId, before: Tensor) -> None:
+    """Let the correction begin with what the reading of a rejected draft step decides.
+
+    `before` [t, v]: the target's logits before each token of that step. The target's
+    token at offset i of its own step is drawn with a key that depends on step and
+    offset alone. As long as it is the draft's token, the next row of the reading is the
+    target's own. So this changes no token of an answer in mode lr (as sample matching
+    does not, `lr/spec/acceptance.py`), and the tokens need no pass.
+
+    Example: the draft step is "a b c d", the target's draws along it are a, b, x, d. Its
+    own step begins with "a b x": a and b are cached already, x is uncomputed.
+    """
+    parent = answer.parent(node)
+    draft_tokens = answer.pairs[node].draft.tokens
+    stream = answer.question.role_stream(Role.TARGET).fold_in(parent.index)
+    # as plain decoding draws
+    keys = [stream.key(offset) for offset in range(len(draft_tokens))]
+    drawn = draw(before, answer.question.sampling, keys)
+    begun = tuple(drawn[: common_length(drawn, draft_tokens) + 1])
+    if len(begun) <= len(answer.nodes[parent].begun):
+        return  # another alternative has shown more of the same step
+    runner = answer.target.writer.runner
+    branch = runner.fork(answer.target.branches[node])  # prefix and draft step
+    length = len(answer.nodes[parent].tokens) + len(begun)
+    runner.rewind(branch, length - 1)  # what both steps have in common
+    branch.append(begun[-1])
+    answer.target.close(parent)  # held the prefix alone
+    answer.target.adopt(parent, branch)
+    answer.nodes[parent].begun = begun
