@@ -98,7 +98,7 @@ def race(racers: Sequence[Column], seconds: float, out: Console) -> Result:
     )
     with live if out.is_terminal else nullcontext():
         result = answer_within(racer.answer, seconds)
-        racer.total = result.stats.seconds
+        racer.total = result.stats.seconds  # now its column can be shown again
         while out.is_terminal and not all(column.done for column in racers):
             time.sleep(1 / FRAMES)
     return result
@@ -146,7 +146,7 @@ def columns(racers: Sequence[Column], limit: int) -> RenderableType:
         passes = counted(state.forwards.get("target", 0), "target pass", "es")
         clock = f"{racer.seconds:.2f} s, {passes}" + (", done" if racer.done else "")
         table.add_column(f"{racer.title}\n{clock}", ratio=1)
-        tree = [] if racer.done else tree_lines(state)
+        tree = [] if racer.done else tree_lines(state)  # what is being written
         cells.append(Group(answer_view(state.emitted, limit), *tree))
     table.add_row(*cells)
     return table

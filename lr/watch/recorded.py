@@ -34,7 +34,7 @@ def judged_pairs(trace: TraceFile) -> list[tuple[float | None, str, str]]:
         match record.event:
             case Judge(node, _, draft, Step() as target):
                 texts = (record.text_of(step.tokens) for step in (target, draft))
-                pairs[node] = [" ".join(text.split()) for text in texts]
+                pairs[node] = [" ".join(text.split()) for text in texts]  # on one line
             case Judged(node, Verdict(score=score)):
                 target_text, draft_text = pairs[node]
                 judged.append((score, target_text, draft_text))

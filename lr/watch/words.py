@@ -82,18 +82,19 @@ def say(record: Record) -> str:
     """One event in words."""
 
     def words(step: Step) -> str:
-        cut = " (cut)" if step.finish is Finish.LENGTH else ""
+        cut = " (cut)" if step.finish is Finish.LENGTH else ""  # by the limit of tokens
         return quoted(record.text_of(step.tokens)) + cut
 
     match record.event:
         case Draft(node, children):
             names = ", ".join(map(str, children))
             count = len(children)
-            steps = "a step" if count == 1 else f"{count} alternatives"
+            steps = "a step" if count == 1 else f"{count} alternatives"  # width 1
             return f"the draft begins {steps} after {node} (to {names})"
         case Target(node):
             return f"the target begins its own step after {node}"
         case Judge(node, _, draft, target):
+            # judged alone
             rival = "" if target is None else f" against {words(target)}"
             return f"the verifier is asked about {node}: {words(draft)}{rival}"
         case Cancel((kind, node)):
@@ -124,7 +125,7 @@ def say(record: Record) -> str:
             piece = visible(record.text_of([token]))
             return f'the {role.value} drew "{piece}" for step {index} (probability {p:.3f})'
         case TokenRound() as turn:
-            at = "" if turn.node is None else f" for {turn.node}"
+            at = "" if turn.node is None else f" for {turn.node}"  # in plain decoding
             stay = f"{turn.accepted} of {turn.proposed} draft tokens stay"
             return f"the {turn.role.value}{at}: {stay}, {turn.emitted} are new"
         case StepWritten(role, index, step):
@@ -176,7 +177,7 @@ def is_emitted(record: Record, origin: Origin) -> bool:
 
 def title_of(header: Header) -> str:
     """What was run, in words."""
-    driver = ", scripted" if header.driver == "scripted" else ""
+    driver = ", scripted" if header.driver == "scripted" else ""  # no model ran
     return MODES.get(header.mode, header.mode) + driver
 
 

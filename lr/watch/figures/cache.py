@@ -30,14 +30,14 @@ def draw_blocks(
     at least `table.length` letters."""
     size = cache.block_size
     counts = [cache.pool.refcount(block) for block in range(cache.num_blocks)]
-    letters = dict.fromkeys(range(cache.num_blocks), "")
+    letters = dict.fromkeys(range(cache.num_blocks), "")  # what each block holds
     rows = {}
     for name, (table, text) in branches.items():
-        valid = text[: table.length].replace(" ", "␣")
+        valid = text[: table.length].replace(" ", "␣")  # later letters are uncomputed
         row = []
         for i, block in enumerate(table.blocks):
             held = valid[i * size : (i + 1) * size]
-            letters[block] = max(letters[block], held, key=len)
+            letters[block] = max(letters[block], held, key=len)  # of its owners' views
             row.append((block, held))
         rows[f"{name}, {table.length} tokens"] = row
     rows = {"pool": list(letters.items())} | rows
@@ -60,12 +60,12 @@ def draw_blocks(
         for y, row in enumerate(rows.values()):
             for x in range(columns):
                 cell = grid[y, x]
-                if x >= len(row):
+                if x >= len(row):  # rows differ in length
                     cell.set_visible(False)
                     continue
                 block, held = row[x]
                 count = counts[block]
-                filled = count > 1
+                filled = count > 1  # shared
                 ground = COLOURS["cache"] if filled else WASHES["cache"]
                 cell.set_facecolor(ground if count else PAPER)
                 text = cell.get_text()

@@ -216,6 +216,7 @@ def _draw_span(axes: Any, span: Span, y: float, inches_wide: float) -> None:
         style = {"color": WASHES["rejected"], "edgecolor": COLOURS["rejected"]}
         style["hatch"] = "////"
     length = span.end - span.begin
+    # a gap between rows
     axes.barh(y + 0.02, length, ROW - 0.04, span.begin, align="edge", **style)
     if inches_wide > 0.2:  # else the number does not fit
         ink = INK if dropped else PAPER

@@ -34,14 +34,15 @@ def draw_bars(
 ) -> Figure:
     """A group of bars per place, one bar per series, of height `series[name][place]`.
     `who`: the role of each series ("draft", "target"), None for no role."""
-    roles = [*who, *[None] * len(series)]
+    roles = [*who, *[None] * len(series)]  # None: a colour of its own
     free_colours = iter(SERIES)
-    width = 0.8 / len(series)
+    width = 0.8 / len(series)  # of a bar; groups are 1 apart
     with figure(7.5, 2.6, size=9) as drawing:
         axes = drawing.subplots()
         for i, (name, values) in enumerate(series.items()):
             role = roles[i]
             colour = next(free_colours) if role is None else COLOURS[role]
+            # the middles of the bars
             left = [group - 0.4 + (i + 0.5) * width for group in range(len(places))]
             heights = [float(value) for value in values]
             axes.bar(left, heights, width * 0.92, color=colour, label=name)
@@ -90,6 +91,7 @@ class Bars:
     def draw(self, axes: Any) -> None:
         positions = range(len(self.names))
         colours = [SERIES[i % len(SERIES)] for i in positions]
+        # nothing was measured
         heights = [0.0 if math.isnan(value) else value for value in self.values]
         axes.bar(positions, heights, color=colours, width=0.6)
         for i, interval in enumerate(self.intervals):
@@ -129,7 +131,7 @@ class Curves:
             axes.plot(*zip(*curve, strict=True), **style)
         for number, (name, curve) in enumerate(self.points, start=1):
             colour = next(colours)
-            is_last = number == len(self.points)
+            is_last = number == len(self.points)  # errors belong to the last series
             bars = list(self.errors) if is_last and self.errors else None
             style = {"fmt": "o", "ms": 5, "capsize": 3, "color": colour, "label": name}
             axes.errorbar(*zip(*curve, strict=True), yerr=bars, **style)
@@ -164,6 +166,7 @@ def _write_labels(axes: Any, points: Curve, labels: Sequence[str]) -> None:
     list of labels."""
     lists: dict[tuple[float, float], list[str]] = {}
     for (x, y), label in zip(points, labels, strict=False):
+        # points that coincide
         lists.setdefault((round(x, 1), round(y, 1)), []).append(label)
     for position, words in lists.items():
         style = {"xytext": (6, 6), "textcoords": "offset points", "fontsize": 8}

@@ -32,8 +32,8 @@ ROLES = {
 }
 """The colour of a role, and its tint for the background of words. Cancelled work has
 the colour of `rejected`, and is hatched."""
-COLOURS = {role: colour for role, (colour, _) in ROLES.items()}
-WASHES = {role: wash for role, (_, wash) in ROLES.items()}
+COLOURS = {role: colour for role, (colour, _) in ROLES.items()}  # of lines and letters
+WASHES = {role: wash for role, (_, wash) in ROLES.items()}  # of areas
 SERIES = ("#222222", "#c2247f", "#4f8a10", "#1498b5", "#7b4b2a", "#8a94a0")
 """Colours of curves without a role, in order; none of them is the colour of a role."""
 
@@ -75,6 +75,7 @@ def write(drawing: Any, path: Path) -> list[Path]:
     from matplotlib import rc_context
 
     written = [path.with_suffix(".png"), path.with_suffix(".svg")]
+    # no version: equal figures, equal files
     drawing.savefig(written[0], dpi=150, metadata={"Software": None})
     with rc_context({"svg.hashsalt": "lr", "svg.fonttype": "path"}):
         drawing.savefig(written[1], metadata={"Date": None})
@@ -86,7 +87,7 @@ def inches(drawing: Any, width: float, height: float) -> Any:
     corner."""
     drawing.set_layout_engine("none")
     axes = drawing.add_axes((0, 0, 1, 1))
-    axes.set(xlim=(0, width), ylim=(height, 0))
+    axes.set(xlim=(0, width), ylim=(height, 0))  # y grows downwards
     axes.axis("off")
     return axes
 

@@ -49,6 +49,7 @@ def player_page(trace: TraceFile) -> str:
         "script": '"use strict";\n'
         + "\n".join(_part(f"{name}.js") for name in SCRIPTS),
     }
+    # the slots of page.html
     return re.sub(r"{{(\w+)}}", lambda slot: parts[slot[1]], _part("page.html"))
 
 
@@ -63,9 +64,11 @@ def page_data(trace: TraceFile) -> dict[str, Any]:
         "question": header.question,
         "unit": header.unit,
         "depth": header.depth,
+        # plain decoding: no tree to draw
         "plain": not any(record.kind == "draft" for record in records),
         "events": [_event(record) for record in records],
-        "rejections": _rejections(records),
+        "rejections": _rejections(records),  # where its buttons jump to
+        # token-level rounds in full
         "speculates": any(_fates(record) for record in records),
         "standings": {s.name: (s.sign, s.label, s.means) for s in Standing},
         "clock": asdict(timeline_of(trace)),
@@ -100,7 +103,7 @@ def _rejections(records: Sequence[Record]) -> list[int]:
     token."""
     steps = [record.number + 1 for record in records if is_rejection(record)]
     tokens = [record.number + 1 for record in records if False in _fates(record)]
-    return steps or tokens
+    return steps or tokens  # without draft steps, of tokens
 
 
 def _fates(record: Record) -> list[bool | None]:
@@ -118,7 +121,7 @@ def states_of(trace: TraceFile) -> dict[str, Any]:
     Example: a step that is written by events 3 and 5, and complete with the latter, has
     the tokens of its end and the history [[3, [1, False]], [5, [2, True]]]."""
     state = State.begin(trace.header)
-    roots: list[Any] = [[0, state.root]]
+    roots: list[Any] = [[0, state.root]]  # from event 0 on
     nodes: dict[str, dict[str, Any]] = {}
     emitted: list[dict[str, Any]] = []
     caches: dict[str, dict[str, Any]] = {}
@@ -132,18 +135,19 @@ def states_of(trace: TraceFile) -> dict[str, Any]:
         if isinstance(event, CacheEvent):
             _look_at_cache(state, caches[event.cache], event)
             continue
+        # whose cards show the child
         parents = {state.nodes[name].parent or name for name in state.touched}
         for name in sorted(state.touched | parents):
             _look_at_node(state, nodes, name)
         root = state.nodes.get(state.root)
         is_over = state.done or root is None or root.gone is not None
         _note(state, roots, None if is_over else state.root)
-        for step in state.emitted[len(emitted) :]:
+        for step in state.emitted[len(emitted) :]:  # new ones
             emitted.append(_emitted(step, state.number))
     # What a node came to.
     for name, life in nodes.items():
         node = state.nodes[name]
-        life["kept"] = node.accepted
+        life["kept"] = node.accepted  # its draft step joined the answer
         life["why"] = node.verdict and node.verdict.why
         life["draft"]["tokens"] = _tokens(node.draft)
         life["target"]["tokens"] = _tokens(node.target)
@@ -152,7 +156,7 @@ def states_of(trace: TraceFile) -> dict[str, Any]:
 
 def _note(state: State, history: list[Any], value: Any) -> None:
     """The value from this event on, if it is another one."""
-    if not history or history[-1][1] != value:
+    if not history or history[-1][1] != value:  # equal values are not repeated
         history.append([state.number, value])
 
 
@@ -175,6 +179,7 @@ def _look_at_node(state: State, nodes: dict[str, dict[str, Any]], name: str) -> 
     _note(state, life["cards"], cards)
     for by, step in (("draft", node.draft), ("target", node.target)):
         if step is not None:
+            # so far, and whether complete
             length = [len(step.tokens), step.finish != ""]
             _note(state, life[by]["written"], length)
     if node.gone is not None:
@@ -186,13 +191,13 @@ def _look_at_cache(state: State, life: dict[str, Any], event: CacheEvent) -> Non
     rows: dict[int, dict[str, Any]] = life["branches"]
     source = event.source if isinstance(event, BranchForked) else None
     for branch in branches.values():
-        born = {"born": state.number, "source": source}
+        born = {"born": state.number, "source": source}  # used if the branch is new
         row = rows.setdefault(branch.number, born | {"facts": [], "blocks": []})
         _note(state, row["facts"], [branch.length, branch.node])
         _note(state, row["blocks"], list(branch.blocks))
     for number, row in rows.items():
         if number not in branches:
-            row.setdefault("gone", state.number)
+            row.setdefault("gone", state.number)  # the first event without it
     if isinstance(event, BranchesGrew) and event.copies:
         life["copies"].append([state.number, event.copies])
 

@@ -48,23 +48,26 @@ def tour_of(trace: TraceFile) -> list[dict[str, Any]]:
 
     drafts = after(lambda record: record.kind == "draft")
     corrections = after(lambda record: is_emitted(record, Origin.CORRECTION))
-    correction = min(corrections, default=len(records) + 1)
+    correction = min(corrections, default=len(records) + 1)  # the first
     rejections = after(is_rejection)
     copies = after(_copies)
+    # the copy that a correction causes
     late_copies = [event for event in copies if event > correction]
     stops = {
-        "ahead": drafts[1:],
+        "ahead": drafts[1:],  # the second: the first runs ahead of nothing
         "target": after(lambda record: record.kind == "target"),
         "verdict": after(lambda record: record.kind == "judged"),
         "slide": after(lambda record: is_emitted(record, Origin.ACCEPTED)),
+        # the one that the correction follows
         "rejection": [event for event in rejections if event < correction][-1:],
         "correction": corrections,
+        # a fork, if nothing is copied
         "copy": late_copies or copies or after(lambda record: record.kind == "fork"),
         "end": [len(records)],
     }
     tour = []
     for key, events in stops.items():
-        if events and drafts:
+        if events and drafts:  # plain decoding has no tour
             panel, title, words = CAPTIONS[key]
             stop = {"event": events[0], "key": key, "panel": panel}
             tour.append(stop | {"title": title, "words": words})
@@ -92,9 +95,9 @@ def race_of(trace: TraceFile) -> dict[str, Any] | None:
             case ForwardPass(Role.TARGET):
                 passes += 1
             case Emit(emitted):
-                run.append(passes)
+                run.append(passes)  # before this step
                 lengths.append(len(emitted.step.tokens))
     has_drafts = any(record.kind == "draft" for record in trace.records)
     if not passes or not run or not has_drafts:
         return None
-    return {"run": run, "plain": list(accumulate(lengths))}
+    return {"run": run, "plain": list(accumulate(lengths))}  # plain: one token per pass

@@ -116,7 +116,7 @@ class LiveSource(Source):
         self._take_over()
         # 1. A trace of its own, and in it a fork of every branch.
         trace = copy.copy(self.answer.trace)
-        trace.events = list(trace.events)
+        trace.events = list(trace.events)  # events up to here belong to both
         copies: dict[int, Any] = {id(self.answer.trace): trace}
         recorders = {}
         for name, runner in self.runners.items():
@@ -129,7 +129,7 @@ class LiveSource(Source):
         shared += [answer.question.variant, answer.question.verifier, self._stack]
         shared += [*self.runners.values(), *answer.pairs.values()]
         copies |= {id(thing): thing for thing in shared}
-        twin = copy.copy(self)
+        twin = copy.copy(self)  # then what differs
         twin.loop, twin.answer = copy.deepcopy((self.loop, answer), copies)
         # 3. A source of its own.
         Source.__init__(twin, TraceFile(self.header, list(self.records)))
@@ -155,7 +155,7 @@ class LiveSource(Source):
         since the last piece of work."""
         trace: Trace = self.answer.trace
         now = trace.clock()
-        trace.start += now - self._paused
+        trace.start += now - self._paused  # the clock stood still
         self._paused = now
         for name, runner in self.runners.items():
             runner.cache.observer = self.recorders[name]
@@ -187,6 +187,6 @@ def fork_tables(
     forks = {table: runner.cache.fork(table) for table in recorder.numbers}
     for table, node in recorder.nodes.items():
         twin.tag(forks[table], node)
-    for table in forks:
+    for table in forks:  # its own side has them; this one closes them
         twin.closed(table)
     return twin, forks

@@ -122,7 +122,7 @@ def _rule(side: Source, session: Session) -> Rule:
     # a run does not know its end yet
     total = f" of {len(side.records)}" if side.over or not side.runs else ""
     text = f"event {side.place}{total}"
-    if len(session.sides) > 1:
+    if len(session.sides) > 1:  # a what-if: two sides
         text = f"{'▶' if side in session.moved else ' '} {side.name} · {text}"
     else:
         passes = counted(side.state.forwards.get("target", 0), "target pass", "es")
@@ -219,7 +219,7 @@ def _cache(title: str, caches: dict[str, CacheState]) -> list[RenderableType]:
         for number, branch in sorted(cache.branches.items()):
             owner = prefix + (branch.node or f"passing branch {number}")
             branches.append((owner, branch))
-    shared = sum(count > 1 for count in counts.values())
+    shared = sum(count > 1 for count in counts.values())  # blocks with several owners
     size = next(iter(caches.values()))  # the same for all sides
     head = f"{title}: {len(counts)} of {size.total} blocks used, {shared} shared"
     head += f"; {size.block_size} tokens in a block"
