@@ -18,13 +18,14 @@ import math
 import re
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from lr.errors import LRError, SettingError
 from lr.spec.checks import SURROGATE
-from lr.spec.verifiers.base import Pair, Requires, Verifier
+from lr.spec.verifiers.base import Pair, Verifier
 from lr.spec.verifiers.judge import (
     FAILURES,
     JUDGE_PROMPT,
@@ -32,6 +33,8 @@ from lr.spec.verifiers.judge import (
     after_thoughts,
     at_least,
     fill_prompt,
+    no_verdict,
+    texts_of,
     unless_equal,
 )
 from lr.types import Verdict, require
@@ -53,46 +56,59 @@ FORMS: tuple[dict[str, Any], ...] = (
     {"max_completion_tokens": 2048},  # of a model that cannot but think
 )
 """The settings of a request. If a server refuses one form, it gets the next."""
+UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
+"""What an answer in no known form raises where it is read."""
+CERTIFICATE = (
+    "Name the file with the server's certificate, or its authority's, in the environment "
+    "variable SSL_CERT_FILE; the address must be the one that the certificate is for."
+)
 
 
 class JudgeError(LRError):
     """The judge's server cannot be reached, refuses a request, or fails too often."""
 
 
+class _Unanswered(Exception):
+    """There is no answer to this pair: why."""
+
+
+class _Unreachable(_Unanswered):
+    """There is none to this request; another one may have one."""
+
+
+@dataclass(eq=False, repr=False)
 class ServedJudge(Verifier):
     """Asks the model `model` of the server at `url` (before `/v1`) about each pair.
 
     `model` None: the server's only one. `decode` turns the target's tokens into text.
     """
 
-    name = "judge"
-    requires = Requires.TARGET_STEP
+    url: str
+    decode: Decode
+    _: KW_ONLY
+    model: str | None = None
+    timeout: float = 60.0
+    attempts: int = 3
+    lost: JudgeLost = "stop"
+    api_key: str | None = None
 
-    def __init__(
-        self,
-        url: str,
-        decode: Decode,
-        *,
-        model: str | None = None,
-        timeout: float = 60.0,
-        attempts: int = 3,
-        lost: JudgeLost = "stop",
-        api_key: str | None = None,
-    ) -> None:
-        require(0 < timeout < math.inf, "judge_timeout", timeout, "seconds, above 0")
-        require(1 <= attempts <= 100, "judge_attempts", attempts, "1 to 100")
-        self.url = checked_url(url)
-        self.decode = decode
-        self.timeout = timeout
-        self.attempts = attempts
-        self.lost = lost
-        self.passes = 0
-        self.failures = 0  # pairs without a verdict since the last one with a verdict
-        self.failure = ""  # why the last of them has none
-        self.form = 0  # the first of `FORMS` that the server may take
-        self.answered = False  # whether it has taken one
-        self._key = checked_key(api_key)
-        self._http = _client(self.url, self._key, timeout)
+    name = "judge"
+    failures = 0  # pairs without a verdict since the last one with a verdict
+    failure = ""  # why the last of them has none
+    form = 0  # the first of `FORMS` that the server may take
+    answered = False  # whether it has taken one
+
+    def __post_init__(self) -> None:
+        require(
+            0 < self.timeout < math.inf,
+            "judge_timeout",
+            self.timeout,
+            "seconds, above 0",
+        )
+        require(1 <= self.attempts <= 100, "judge_attempts", self.attempts, "1 to 100")
+        self.url = checked_url(self.url)
+        self.api_key = checked_key(self.api_key)
+        self._http = self._client()
         self._loop = asyncio.new_event_loop()
         # The requests run in a thread of their own: Ctrl-C in the main thread need not
         # wait for a silent server, and a notebook has an event loop already.
@@ -100,145 +116,167 @@ class ServedJudge(Verifier):
             target=self._loop.run_forever, name="judge", daemon=True
         ).start()
         weakref.finalize(self, self._loop.call_soon_threadsafe, self._loop.stop)
-        self.model = model or self._only_model()
+        self.model = self.model or self._wait([self._only_model()])[0]
         fits = not SURROGATE.search(self.model)
         require(fits, "judge_model", self.model, "a name in Unicode")
+
+    def _client(self) -> httpx.AsyncClient:
+        """What sends requests to the server. `asyncio.timeout` bounds them; `timeout`
+        is for the connection."""
+        import httpx
+
+        # Proxies of the environment are for other machines: a client with a transport
+        # of its own uses none.
+        is_near = httpx.URL(self.url).host in ("localhost", "127.0.0.1", "::1")
+        key = self.api_key
+        try:
+            return httpx.AsyncClient(
+                base_url=self.url,
+                headers={"Authorization": f"Bearer {key}"} if key else {},
+                timeout=httpx.Timeout(None, connect=self.timeout),
+                transport=httpx.AsyncHTTPTransport() if is_near else None,
+            )
+        except (ValueError, ImportError, OSError):  # their messages may hold a password
+            raise SettingError(
+                "the environment's HTTP_PROXY, HTTPS_PROXY, ALL_PROXY or SSL_CERT_FILE "
+                "cannot be used; expected an address such as http://proxy:3128, or a file "
+                "of certificates (PEM)."
+            ) from None
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
         """Judge all pairs at once. Raises `JudgeError` if that ends the run."""
         return unless_equal(
-            pairs, self.decode, lambda others: self._wait(self._judge_all(others))
+            pairs, self.decode, lambda others: self._wait(map(self._judge_pair, others))
         )
 
-    async def _judge_all(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        return list(await asyncio.gather(*map(self._judge_pair, pairs)))
+    def _wait(self, work: Iterable[Any]) -> list[Any]:
+        """The results of `work`, all of which runs at once in the thread of the
+        requests; Ctrl-C cancels it."""
+        futures = [asyncio.run_coroutine_threadsafe(w, self._loop) for w in work]
+        try:
+            return [future.result() for future in futures]
+        finally:
+            for future in futures:
+                future.cancel()
 
     async def _judge_pair(self, pair: Pair) -> Verdict:
         """The verdict. A pair that gets none is rejected, unless the judge is lost."""
-        if self.lost == "stop" or self.failures < FAILURES:
-            self.passes += 1
-            try:
-                verdict = await self._ask(pair)
-            except _Unanswered as error:
-                self.failures += 1
-                self.failure = f"the judge at {self.url} {error.args[0]}"
-                if self.failures >= FAILURES and self.lost == "stop":
-                    raise JudgeError(
-                        f"{self.failure} ({self.failures} pairs in a row). Is the server "
-                        f"up, and is {self._quote(self.model)} its name for a judge "
-                        "that answers without a thought?"
-                    ) from None
-            else:
-                self.failures = 0
-                return verdict
-        return Verdict(aligned=False, why=self.failure, failed=True)
+        if self.lost == "reject" and self.failures >= FAILURES:
+            return no_verdict(self.failure)
+        self.passes += 1
+        try:
+            verdict = await self._ask(pair)
+        except _Unanswered as error:
+            self.failures += 1
+            self.failure = f"the judge at {self.url} {error}"
+            if self.failures >= FAILURES and self.lost == "stop":
+                raise JudgeError(
+                    f"{self.failure} ({self.failures} pairs in a row). Is the server up, "
+                    f"and is {self._quote(self.model)} its name for a judge that answers "
+                    "without a thought?"
+                ) from None
+            return no_verdict(self.failure)
+        self.failures = 0
+        return verdict
 
     async def _ask(self, pair: Pair) -> Verdict:
-        """The judge's verdict. Raises `_Unanswered` after the last attempt."""
-        target = self.decode(pair.target_step.tokens).strip()
-        draft = self.decode(pair.draft.tokens).strip()
-        question = fill_prompt(JUDGE_PROMPT, target, draft)
+        """The judge's verdict. Raises `_Unanswered` after the last attempt, and
+        `JudgeError` if no pair will get one."""
+        question = fill_prompt(JUDGE_PROMPT, *texts_of(pair, self.decode))
         messages = [{"role": "user", "content": question}]
         body = {"model": self.model, "messages": messages}
         reason = ""
-        pause: float | None = 0.0
+        pause = 0.0  # seconds that the server asks for
         for attempt in range(self.attempts):
             if attempt:
                 pause = pause or PAUSE * 2 ** (attempt - 1)
                 await asyncio.sleep(min(pause, self.timeout))
+                pause = 0.0
             try:
-                reply = await self._exchange("POST", "chat/completions", body)
-            except _Unanswered as error:
-                reason, pause = error.args
-                if pause is None:
-                    raise
+                response = await self._post(body)
+            except _Unreachable as error:
+                reason = str(error)
                 continue
-            with suppress(LookupError, TypeError, AttributeError):
-                reply = reply["choices"][0]
-                verdict = read_choice(reply)
-                if verdict is not None:
-                    return verdict
-            reason = f"sent no verdict: {self._quote(reply)}"
-        raise _Unanswered(f"{reason}, {self.attempts} times", None)
+            status = response.status_code
+            reason = self._describe(response)
+            if status == 200:
+                with suppress(*UNREADABLE):
+                    verdict = read_choice(response.json()["choices"][0])
+                    if verdict is not None:
+                        return verdict
+            elif status >= 500 or status in BUSY:
+                seconds = response.headers.get("retry-after", "")
+                pause = float(seconds) if seconds.isdecimal() else 0.0
+            elif status in UNFIT and self.answered:  # this pair is too long for it
+                raise _Unanswered(reason)
+            else:
+                raise JudgeError(
+                    f"the judge at {self.url} {reason}. Check the address, the judge's "
+                    "name on the server and the key (environment variable LR_API_KEY)."
+                )
+        raise _Unanswered(f"{reason}, {self.attempts} times")
 
-    async def _exchange(
-        self, method: str, path: str, body: dict[str, Any] | None = None
-    ) -> Any:
-        """The JSON answer to one request. Raises `_Unanswered` if this pair, or this
-        attempt, has no answer, and `JudgeError` if no pair will have one."""
+    async def _post(self, body: dict[str, Any]) -> httpx.Response:
+        """The response to a question, in the first form that the server takes."""
+        form = self.form
+        response = await self._send("POST", "chat/completions", body | FORMS[form])
+        status = response.status_code
+        # some servers fail where log-probabilities are asked for
+        unfit = status in UNFIT or (status == 500 and form == 0)
+        # another pair may have found a later form meanwhile
+        open_to_blame = form < self.form or not self.answered
+        if unfit and open_to_blame and form + 1 < len(FORMS):
+            self.form = max(self.form, form + 1)
+            return await self._post(body)
+        self.answered |= status == 200
+        return response
+
+    async def _send(self, method: str, path: str, body: Any = None) -> httpx.Response:
+        """The response to one request. Raises `_Unreachable`, or `_Unanswered` after
+        silence: the server may still be working, and another request would only have
+        to wait behind this one, so this one waits as long as all attempts may take."""
         import httpx
 
-        form = self.form
-        sent = None if body is None else body | FORMS[form]
-        # A silent server may still be working. Another request would only have to wait
-        # behind this one, so this one waits as long as all attempts may take.
         patience = self.timeout * self.attempts
         try:
             async with asyncio.timeout(patience):
-                response = await self._http.request(method, f"/v1/{path}", json=sent)
+                return await self._http.request(method, f"/v1/{path}", json=body)
         except TimeoutError:
-            raise _Unanswered(f"was silent for {patience:g} seconds", None) from None
+            raise _Unanswered(f"was silent for {patience:g} seconds") from None
         except httpx.HTTPError as error:
             reason = self._quote(str(error) or type(error).__name__)
-            raise _Unanswered(f"did not answer: {reason}", 0.0) from None
+            if "CERTIFICATE_VERIFY_FAILED" in reason:
+                raise JudgeError(
+                    f"the judge at {self.url}: {reason}. {CERTIFICATE}"
+                ) from None
+            raise _Unreachable(f"did not answer: {reason}") from None
+
+    def _describe(self, response: httpx.Response) -> str:
         status = response.status_code
-        refusal = f"answered with status {status}: {self._quote(response.text)}"
-        # Some servers fail where log-probabilities are asked for.
-        unfit = status in UNFIT or (status == 500 and form == 0 and not self.answered)
-        if unfit and body is not None:
-            if form == self.form and self.answered:  # this pair is too long for it
-                raise _Unanswered(refusal, None)
-            if form + 1 < len(FORMS):
-                self.form = max(self.form, form + 1)
-                return await self._exchange(method, path, body)
-        if status >= 500 or status in BUSY:
-            seconds = response.headers.get("retry-after", "")
-            raise _Unanswered(refusal, float(seconds) if seconds.isdecimal() else 0.0)
-        if status != 200:
-            raise JudgeError(
-                f"the judge at {self.url} {refusal}. Check the address, the judge's "
-                "name on the server and the key (environment variable LR_API_KEY)."
-            )
-        self.answered |= body is not None
-        try:
-            return response.json()
-        except (ValueError, RecursionError):
-            reason = f"sent no JSON: {self._quote(response.text)}"
-            raise _Unanswered(reason, 0.0) from None
+        return f"gave no verdict, but status {status}: {self._quote(response.text)}"
 
     def _quote(self, text: object) -> str:
         """A text of the server for a message: short, and without the key."""
         shown = str(text).replace("\\/", "/")  # so some write a slash in JSON
-        if self._key:
-            shown = shown.replace(self._key, "(the key)")
+        if self.api_key:
+            shown = shown.replace(self.api_key, "(the key)")
         return repr(shown[:300])
 
-    def _only_model(self) -> str:
+    async def _only_model(self) -> str:
         """The name of the server's model, if it has one only."""
+        shown = ""
         try:
-            listed = self._wait(self._exchange("GET", "models"))
-            names = [str(entry["id"]) for entry in listed["data"]]
-        except (_Unanswered, LookupError, TypeError) as error:
+            response = await self._send("GET", "models")
+            shown = self._describe(response)
+            names = [str(entry["id"]) for entry in response.json()["data"]]
+        except (_Unanswered, *UNREADABLE) as error:
             raise JudgeError(
-                f"the judge at {self.url} does not list its models: {error.args[0]}. "
-                "Is the server up, and is this its address?"
+                f"the judge at {self.url} does not list its models: {shown or error}. Is "
+                "the server up, is this its address, and is its key in LR_API_KEY?"
             ) from None
         expected = f"its name at {self.url}, which lists {self._quote(names)}"
         require(len(names) == 1, "judge_model", None, expected)
         return names[0]
-
-    def _wait(self, work: Any) -> Any:
-        """The result of `work` in the thread of the requests; Ctrl-C cancels it."""
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            return future.result()
-        finally:
-            future.cancel()
-
-
-class _Unanswered(Exception):
-    """No answer: why, and after how many seconds to ask again (0: soon, None:
-    never)."""
 
 
 def checked_key(key: str | None) -> str:
@@ -270,31 +308,13 @@ def checked_url(url: str) -> str:
     )
 
 
-def _client(url: str, key: str, timeout: float) -> httpx.AsyncClient:
-    """What sends requests to the address. `asyncio.timeout` bounds them; `timeout` is
-    for the connection."""
-    import httpx
-
-    # Proxies of the environment are for other machines: a client with a transport of
-    # its own uses none.
-    is_near = httpx.URL(url).host in ("localhost", "127.0.0.1", "::1")
-    try:
-        return httpx.AsyncClient(
-            base_url=url,
-            headers={"Authorization": f"Bearer {key}"} if key else {},
-            timeout=httpx.Timeout(None, connect=timeout),
-            transport=httpx.AsyncHTTPTransport() if is_near else None,
-        )
-    except (ValueError, ImportError, OSError):  # their messages may hold a password
-        raise SettingError(
-            "the environment's HTTP_PROXY, HTTPS_PROXY, ALL_PROXY or SSL_CERT_FILE cannot "
-            "be used; expected an address such as http://proxy:3128, or a file."
-        ) from None
-
-
 FIRST_WORD = re.compile(r"[\w\-\u2010-\u2015]*aligned\b")
 DENIED_BEFORE = re.compile(
     r"\b(?:no|not|non|nor|un|mis|dis|never|neither|cannot|hardly|far|but)\b|n['’]t\b"
+)
+UNDECIDED = re.compile(  # "[aligned/unaligned]", or the instruction itself
+    r"""(?x)(?<!n)aligned\W*(?:(?:or|vs)\W+)?un\W?aligned|aligned\W+or\W+not\b
+    |\b(?:answer[ ]with|either|whether)\b"""
 )
 DENIED_AFTER = re.compile(r"\W{0,3}[:=?]\W{0,3}(?:no|not|false|0)\b")
 
@@ -305,11 +325,17 @@ def read_choice(choice: Any) -> Verdict | None:
     content = choice["message"]["content"]
     text = after_thoughts(content)[0].lower().replace("_", " ")
     word = FIRST_WORD.search(text)
-    if word is None:
+    if word is None or UNDECIDED.search(text):
         return None
     before = text[: word.start()]
-    denied = DENIED_BEFORE.search(before) or DENIED_AFTER.match(text, word.end())
-    if word[0] in WORDS and not denied and not re.search(r"\w", before):
+    begins = not re.search(r"\w", before)
+    denied = (
+        DENIED_BEFORE.search(before)
+        or DENIED_AFTER.match(text, word.end())
+        # "they look aligned, but are unaligned"
+        or (not begins and "unaligned" in text[word.end() :])
+    )
+    if word[0] in WORDS and not denied and begins:
         share = aligned_share(choice, content)
         if share is not None:
             return at_least(0.5, share, f"judge: P(aligned) = {share:.3f}")
@@ -323,18 +349,17 @@ def aligned_share(choice: Any, content: str) -> float | None:
 
     Example: of the tokens "[", "un", "aligned", "]" the second is the first with a
     letter. There "un" has 0.6, "al" 0.2: the share is 0.25."""
-    with suppress(LookupError, TypeError, AttributeError):
+    with suppress(*UNREADABLE, ZeroDivisionError):
         tokens = choice["logprobs"]["content"]
         written = "".join(token["token"] for token in tokens)
         if not written.strip().startswith(content.strip()):
             return None  # they begin with a thought, or are no text
         first = next(token for token in tokens if re.search(r"\w", token["token"]))
-        chances = dict.fromkeys(WORDS, 0.0)
+        chances = [0.0, 0.0]
         for entry in first["top_logprobs"]:
             piece = re.sub(r"^\W+", "", entry["token"].lower())
-            for word in WORDS:
+            for index, word in enumerate(WORDS):
                 if piece and (word.startswith(piece) or piece.startswith(word)):
-                    chances[word] += math.exp(min(entry["logprob"], 0.0))
-        if any(chances.values()):
-            return chances["aligned"] / sum(chances.values())
+                    chances[index] += math.exp(min(entry["logprob"], 0.0))
+        return chances[0] / sum(chances)
     return None

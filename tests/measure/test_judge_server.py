@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -150,6 +151,13 @@ def test_one_request_per_pair_and_none_for_equal_texts(server: Server) -> None:
         ('{"aligned": false}', False),
         ("[aligned]? No.", False),
         ("[THINK][aligned]?[/THINK]\n[unaligned]", False),
+        ("At first they look aligned, but they are [unaligned]", False),
+        ("[aligned/unaligned]", None),
+        ("[aligned] or [unaligned]", None),
+        ("[aligned]\n[unaligned]", None),
+        ("Aligned or not?", None),
+        ("Answer with one word in brackets: [aligned] if they are", None),
+        ("Aligned.\n\n[aligned]", True),
         ("<think>[aligned]?", None),
         ("<seed:think>[aligned]", None),
         ("<|channel|>analysis<|message|>So [aligned]?", None),
@@ -216,6 +224,8 @@ def test_a_probability_that_is_not_a_number_is_an_error() -> None:
         said("<think>Both say [aligned]", finish_reason="length"),
         said("I cannot tell."),
         (200, {"choices": []}),
+        (200, b"[" * 100_000),
+        (200, b'{"choices": {"0": 1}}'),
         (200, {"error": {"message": "no slot"}}),
     ],
 )
@@ -376,6 +386,25 @@ def test_proxies_are_for_other_machines(
     monkeypatch.setenv("SSL_CERT_FILE", "nowhere.pem")
     with pytest.raises(SettingError, match="SSL_CERT_FILE"):
         ServedJudge("https://judge.invalid", str)
+
+
+def test_a_certificate_of_ones_own_is_named_in_the_environment(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    file = Path(__file__).with_name("localhost.pem")  # self-made, for a hundred years
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(file)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    url = f"https://localhost:{server.server_address[1]}"
+    for model in (None, "one-judge"):
+        with pytest.raises(JudgeError, match=r"self.signed.*SSL_CERT_FILE"):
+            ServedJudge(url, str, model=model).judge(PAIRS[:1])
+    monkeypatch.setenv("SSL_CERT_FILE", str(file))
+    judge = ServedJudge(url, lambda tokens: bytes(tokens).decode())
+    assert judge.judge(PAIRS[:1])[0].aligned and server.asked
+    with pytest.raises(JudgeError, match=r"mismatch.*SSL_CERT_FILE"):
+        ServedJudge(url.replace("localhost", "127.0.0.1"), str)
 
 
 def test_nobody_is_there() -> None:

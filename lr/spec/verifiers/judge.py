@@ -31,7 +31,7 @@ from lr.kvcache.cache import integers
 from lr.spec.runner import Runner, fork_longest
 from lr.spec.sampling import not_finite
 from lr.spec.verifiers.base import Pair, Verifier, unseen_difference
-from lr.types import Step, Verdict, require
+from lr.types import Verdict, require
 
 JUDGE_TOKENS = 8192
 """Room for the prompts of one batch of pairs. A batch that does not fit is judged in
@@ -201,7 +201,7 @@ class AskingVerifier(Verifier):
         answers = iter(self.answers.read(torch.cat(logits)) if logits else ())
         return [
             # an error, not a score of 0
-            Verdict(aligned=False, why=f"not judged: {result}", failed=True)
+            no_verdict(f"not judged: {result}")
             if isinstance(result, LRError)
             else self.answered(*next(answers))
             for result in results
@@ -229,11 +229,16 @@ class AskingVerifier(Verifier):
             f"one that answers in the words of its prompt, without a thought: {why}"
         )
         require(self.unanswered < self.patience, "judge", self.asked, expected)
-        return Verdict(aligned=False, why=why, failed=True)
+        return no_verdict(why)
 
     def verdict(self, p: Sequence[float]) -> Verdict:
         """The verdict from the relative probabilities of the answers."""
         raise NotImplementedError
+
+
+def no_verdict(why: str) -> Verdict:
+    """The rejection of a pair that could not be judged."""
+    return Verdict(aligned=False, why=why, failed=True)
 
 
 def at_least(threshold: float, score: float, why: str) -> Verdict:
@@ -290,6 +295,11 @@ def fill_prompt(prompt: str, first: str, second: str) -> str:
     return re.sub("{first}|{second}", lambda place: texts[place[0]], prompt)
 
 
+def texts_of(pair: Pair, decode: Decode) -> list[str]:
+    """The texts of the target's step and of the draft's."""
+    return [decode(step.tokens).strip() for step in (pair.target_step, pair.draft)]
+
+
 def unless_equal(
     pairs: Sequence[Pair],
     decode: Decode,
@@ -300,19 +310,15 @@ def unless_equal(
 
     For verifiers that read text. White space inside a text counts: "x = 1 1" is not
     "x = 11", unlike in the official code, which deletes all white space."""
-
-    def text(step: Step) -> str:
-        return decode(step.tokens).strip().casefold()
-
-    verdicts: list[Verdict | None] = []  # None: the judge decides
+    verdicts = []  # None: the judge decides
     for pair in pairs:
-        verdict = unseen_difference(pair, decode)
-        if verdict is None and text(pair.draft) == text(pair.target_step):
-            verdict = Verdict(True, "equal text", 1.0)
-        verdicts.append(verdict)
-    others = [pair for pair, v in zip(pairs, verdicts, strict=True) if v is None]
-    judged = iter(judge(others) if others else ())  # one batch
-    return [next(judged) if verdict is None else verdict for verdict in verdicts]
+        target, draft = texts_of(pair, decode)
+        same = target.casefold() == draft.casefold()
+        equal = Verdict(True, "equal text", 1.0) if same else None
+        verdicts.append(unseen_difference(pair, decode) or equal)
+    open_pairs = [pair for pair, v in zip(pairs, verdicts, strict=True) if not v]
+    judged = iter(judge(open_pairs) if open_pairs else ())  # one batch
+    return [verdict or next(judged) for verdict in verdicts]
 
 
 class JudgeVerifier(AskingVerifier):
@@ -336,12 +342,12 @@ class JudgeVerifier(AskingVerifier):
         require(0 <= threshold <= 1, "threshold", threshold, "a probability, 0 to 1")
         codec = judge.codec
         trained = codec.generation_config.get("judge_prompt", JUDGE_PROMPT)
-        self.model = judge
+        self.codec = codec
         self.asked = codec.name
         self.decode = decode
         self.threshold = threshold
         self.prompt = prompt or str(trained)
-        complete = all(name in self.prompt for name in ("{first}", "{second}"))
+        complete = "{first}" in self.prompt and "{second}" in self.prompt
         require(complete, "judge_prompt", self.prompt, "{first} and {second} in it")
         _, thinks = after_thoughts(codec.decode(codec.chat("0", enable_thinking=False)))
         expected = "one that answers at once: its chat template opens a thought"
@@ -361,12 +367,10 @@ class JudgeVerifier(AskingVerifier):
         """The token ids of the prompt about two texts, without thinking, with the
         answer begun."""
         question = fill_prompt(self.prompt, first, second)
-        return [*self.model.codec.chat(question, enable_thinking=False), *self.begun]
+        return [*self.codec.chat(question, enable_thinking=False), *self.begun]
 
     def row_of(self, pair: Pair) -> PromptRow:
-        target = self.decode(pair.target_step.tokens).strip()
-        draft = self.decode(pair.draft.tokens).strip()
-        return PromptRow(self.row(target, draft), keep=self.head)
+        return PromptRow(self.row(*texts_of(pair, self.decode)), keep=self.head)
 
     def verdict(self, p: Sequence[float]) -> Verdict:
         return at_least(self.threshold, p[0], f"judge: P(aligned) = {p[0]:.3f}")
