@@ -15,16 +15,16 @@ SENTENCE = 400  # Longest sentence in characters.
 
 # --- Signs: a text as LaTeX has it
 
+_COMMANDS = r"times cdot le ge ne approx pm infty pi cup cap in emptyset".split()
 _SIGNS = str.maketrans(
-    {
-        **dict.fromkeys("−–‐‑", "-"), **dict.fromkeys("万萬", " 万 "),
-        **dict.fromkeys("亿億", " 亿 "), "~": " ", "。": ". ", "、": ", ",
-        **dict.fromkeys("€£¥₹", r"\$"), "¢": " cents", "\r": "", "÷": "/", "⁄": "/",
-        "×": r"\times ", "·": r"\cdot ", "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ",
-        "≈": r"\approx ", "±": r"\pm ", "∞": r"\infty ", "π": r"\pi ", "∪": r"\cup ",
-        "∩": r"\cap ", "∈": r"\in ", "∅": r"\emptyset ", "°": r"^\circ ",
-    }
-)  # fmt: skip
+    {sign: rf"\{name} " for sign, name in zip("×·≤≥≠≈±∞π∪∩∈∅", _COMMANDS, strict=True)}
+    | {sign: f" {sign} " for sign in "万亿"}
+    | dict.fromkeys("−–‐‑", "-")
+    | dict.fromkeys("€£¥₹", r"\$")
+    | dict.fromkeys("÷⁄", "/")
+    | {"萬": " 万 ", "億": " 亿 ", "~": " ", "。": ". ", "、": ", ", "¢": " cents"}
+    | {"°": r"^\circ ", "\r": ""}
+)
 _MONEY = re.compile(
     r"(?:\\text\s*\{\s*)?\b(?:US|USD|EUR|GBP|INR|JPY|Rs\.?)[ }]*\\?\$?(?=\d)|\\yen\b"
 )
@@ -46,14 +46,12 @@ def as_latex(text: str) -> str:
     of any script and width are plain digits, without separators of thousands, and a
     blank sets them apart from letters of other scripts: "共１８元" is "共 18 元"."""
 
-    def plain(signs: re.Match[str]) -> str:  # of "½" it is "1⁄2", of "²" it is "2"
-        return unicodedata.normalize("NFKC", signs[0]).replace("⁄", "}{")
-
-    text = re.sub("[¼-¾⅐-⅞]", lambda sign: f"\\frac{{{plain(sign)}}}", text)
-    text = re.sub("[⁰¹²³⁴-⁹⁺⁻]+", lambda signs: f"^{{{plain(signs)}}}", text)
-    text = re.sub("[₀-₉]+", lambda signs: f"_{{{plain(signs)}}}", text)
+    text = re.sub("([¼-¾⅐-⅞])", r"\\frac{\1}", text)
+    text = re.sub("([⁰¹²³⁴-⁹⁺⁻]+)", r"^{\1}", text)
+    text = re.sub("([₀-₉]+)", r"_{\1}", text)
     text = _SEPARATOR.sub("", text).replace("，", ", ")
-    text = unicodedata.normalize("NFKC", text)
+    text = unicodedata.normalize("NFKC", text)  # "½" is "1⁄2" now, and "²" is "2"
+    text = re.sub(r"(\\frac\{\d+)⁄", r"\1}{", text)
     text = _ROOT.sub(r"\\sqrt{\1\2}", text).translate(_SIGNS)
     text = re.sub(r"(?![0-9])\d", lambda digit: str(int(digit[0])), text)
     return _MONEY.sub(r"\\$", _BESIDE.sub(" ", text))
@@ -61,42 +59,56 @@ def as_latex(text: str) -> str:
 
 # --- Values: what an answer looks like in a sentence
 
-_MATH = (  # LaTeX in its delimiters; `$5 and $7` is money
-    r"\$\$(?:(?!\$\$).){1,400}\$\$|\\\[(?:(?!\\[\[\]]).){1,400}\\\]"
-    r"|\\\((?:(?!\\[()]).){1,400}\\\)"
-    r"|(?<!\\)\$(?!\d[\d.,]*\s+[A-Za-z]{2})(?:\\.|[^$\n\\]){1,400}\$(?!\d)"
-)
+_MATH = r"""(?x:  # LaTeX in its delimiters
+    \$\$ (?:(?!\$\$).){1,400} \$\$
+    | \\\[ (?:(?!\\[\[\]]).){1,400} \\\]
+    | \\\( (?:(?!\\[()]).){1,400} \\\)
+    # `$5 and $7` is money
+    | (?<!\\)\$ (?!\d[\d.,]*\s+[A-Za-z]{2}) (?:\\.|[^$\n\\]){1,400} \$(?!\d)
+    )"""
 _BRACES = r"\{(?:[^{}]|\{[^{}]{0,100}\}){0,100}\}"
 _LATEX = rf"(?:(?<!\d)\d{{1,9}})?\\[a-zA-Z]{{1,20}}(?:{_BRACES})+"  # a bare \frac{1}{2}
 _TUPLE = (
     r"[(\[](?=[^()\[\]]{0,60}\d)[^()\[\]\nA-Za-z]{1,60},[^()\[\]\nA-Za-z]{1,60}[)\]]"
 )
-# a sign, money, 1,000 or 45 000, decimals, then 1/2 or 3:4, %; never the 2 of 2x or x2.
 # (?=(?P<n>...))(?P=n) matches like the atomic group (?>...), which Python 3.11.0 to 3.11.4
 # get wrong, as they do *+ and ++
-_NUMBER = (
-    r"(?=(?P<n>(?:(?<![\w)}])-)?(?<![\w.^_])(?<!\^\{)(?<![Ss]tep )\\?\$?-?"
-    r"(?:(?:\d{1,3}(?:[, ]\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+)"
-    r"(?:[eE][+-]?\d+(?!\w))?(?: \d+/\d+|[/:]\d+)?(?:\s?\\?%)?"
-    r"(?: (?:thousand|million|billion|trillion|[万亿])\b)?))(?P=n)(?![xyzn]\b)"
-)
-_VALUE = re.compile(f"{_MATH}|{_LATEX}|{_TUPLE}|{_NUMBER}", re.DOTALL)
+_NUMBER = r"""(?x:
+    (?=(?P<n>
+    (?:(?<![\w)}])-)?                        # a sign
+    (?<![\w.^_])(?<!\^\{)(?<![Ss]tep[ ])     # never the 2 of x2, x_2 or "Step 2"
+    \\?\$?-?                                 # money
+    (?: (?: \d{1,3}(?:[, ]\d{3})+(?!\d) | \d+ ) (?:\.\d+)?   # 1,000.5, 45 000 or 7
+    | \.\d+ )                                # .5
+    (?:[eE][+-]?\d+(?!\w))?                  # 1e5
+    (?:[ ]\d+/\d+|[/:]\d+)?                  # 2 1/2, 1/2 or 3:4
+    (?:\s?\\?%)?
+    (?:[ ](?:thousand|million|billion|trillion|[万亿])\b)?
+    ))(?P=n)
+    (?![xyzn]\b)                             # never the 2 of 2x
+    )"""
+_VALUE = re.compile(f"(?s){_MATH}|{_LATEX}|{_TUPLE}|{_NUMBER}")
 _EXPRESSION = re.compile(  # no word but the names of functions
-    r"(?:\\[a-zA-Z]+|(?<![a-zA-Z])(?:sqrt|sin|cos|tan|log|ln|exp|pi|[a-zA-Z])(?![a-zA-Z])"
-    r"|[\d\s.,+*/^=<>()\[\]{}_!|%:-])+"
+    r"""(?x)
+    (?: \\[a-zA-Z]+
+    | (?<![a-zA-Z]) (?:sqrt|sin|cos|tan|log|ln|exp|pi|[a-zA-Z]) (?![a-zA-Z])
+    | [\d\s.,+*/^=<>()\[\]{}_!|%:-]
+    )+"""
 )
 _CHAIN = re.compile(  # all but the end of "a = b = 5" and "\text{cost} = 5"
-    r"^\s*(?:\\text\{[^{}]*\}|[^,;&]*=[^,;&]*)=\s*"
-    r"(?=(?:[^=,;&{}]|\{(?:[^{}]|\{[^{}]*\})*\})+$)"
+    r"""(?x)
+    ^\s* (?: \\text\{[^{}]*\} | [^,;&]*=[^,;&]* ) =\s*
+    (?= (?: [^=,;&{}] | \{(?:[^{}]|\{[^{}]*\})*\} )+ $ )"""
 )
 _AND = re.compile(
     r"\s*(?:[,;]|(?:,\s*)?(?:and|or|&|[和或与及と]))\s*(?:[a-zA-Z]\s?=\s*)?"
 )
 # "she spends $5 over 30 days": the money, unless it is a means or a price
 _AMOUNT = re.compile(
-    r"(?<!\b(?:with|from|than) )(?<!\bfor )(?<!\b(?:at|of|to|by) )(?<![-+*/=(] )-?\\?\$"
-    r"\d[\d,.]*(?![\d,.])(?!\S*\$|[{:]|\s*(?:(?:an?|per|each|every|more|less)\b|[-+*/=\\$]))",
-    re.IGNORECASE,
+    r"""(?ix)
+    (?<!\b(?:with|from|than)[ ]) (?<!\bfor[ ]) (?<!\b(?:at|of|to|by)[ ]) (?<![-+*/=(][ ])
+    -?\\?\$\d[\d,.]*(?![\d,.])
+    (?! \S*\$ | [{:] | \s* (?: (?:an?|per|each|every|more|less)\b | [-+*/=\\$] ) )"""
 )
 
 
@@ -117,7 +129,7 @@ def _value(sentence: str) -> str | None:
         return _bare(amounts[0])
     first = len(values) - 1
     while first and _AND.fullmatch(
-        sentence[values[first - 1].end() : values[first].start()]
+        sentence, values[first - 1].end(), values[first].start()
     ):
         first -= 1
     return ", ".join(_bare(value[0]) for value in values[first:])
@@ -134,41 +146,62 @@ def _bare(value: str) -> str:
 
 # emphasis and code marks; a power 2**3 and a product 2*3 stay
 _MARKS = re.compile(
-    r"(?<![\w)}])\*+(?=\S)|(?<=\S)\*+(?![\w({\\*-])|`+|^[ \t]*[-*+] |\b__|__\b", re.M
+    r"(?m)(?<![\w)}])\*+(?=\S)|(?<=\S)\*+(?![\w({\\*-])|`+|^[ \t]*[-*+] |\b__|__\b"
 )
-_STATES = re.compile(  # "The answer to this is", "Answer:", "### Final answer"
-    r"\b(?:answer|result)s?\b[^.\n:=]{0,80}?(?:\b(?:is|are|equals)\b|=|:):?"
-    r"|\bsolutions? (?:is|are)\b:?|^(?-i:A):|^[\s#]*(?:final )?answer\s*$"
-    r"|^\s*####\s*(?!\d+[.)]\s)(?=[-+$\\(*_]*\.?\d)"
+_STATES = re.compile(
+    r"""(?imx)
+    # "The answer to this is", "Answer:", "### Final answer", "#### 18"
+    \b(?:answer|result)s?\b [^.\n:=]{0,80}? (?:\b(?:is|are|equals)\b|=|:) :?
+    | \bsolutions?[ ](?:is|are)\b:?
+    | ^(?-i:A):
+    | ^[\s#]*(?:final[ ])?answer\s*$
+    | ^\s*\#\#\#\#\s* (?!\d+[.)]\s) (?=[-+$\\(*_]*\.?\d)
     # Chinese, Japanese, Korean, Russian: "答案是18", "答えは18です", "答: 18"
-    r"|(?:答案|答え|正解|结果|結果|답|ответ)[^.\n:=]{0,20}?(?:[是为為は은는]|[:=]|-+):?|^答:",
-    re.IGNORECASE | re.MULTILINE,
+    | (?:答案|答え|正解|结果|結果|답|ответ) [^.\n:=]{0,20}? (?:[是为為は은는]|[:=]|-+) :?
+    | ^答:"""
 )
-_FINAL = re.compile(r"final answer|最终答案|^[\s*#]*answer\s*[:=]|####", re.I | re.M)
+_DENIED = re.compile(
+    r"""(?imx)
+    # "is neither A nor B; it is C" says "is C"
+    (?:\b(?:is|are)[ ])?
+    (?: \b(?:neither|none[ ]of|no[ ]longer|can(?:not|['’]t)[ ]be|not(?![ ]only))
+    | \b(?:is|are)n['’]t )[ ]
+    [^;\n]{1,40}?
+    (?: ;[ ] | ,?[ ]but[ ] | ,[ ](?=it\b) | \.[ ](?=(?:(?:so|thus|hence),?[ ])?it\b) )
+    (?:(?:so|thus|hence),?[ ])? (?:rather[ ])? (?:it(?:['’]s|[ ](?:is|must[ ]be))[ ])?
+    # "is not A." says nothing
+    | \b (?: (?:is|are)(?:[ ]not|n['’]t) | can(?:not|['’]t)[ ]be )[ ]
+    \(? (?: [a-z] | \$?-?\d[\d.,/]*\$? ) \)? (?=\.\s|\.?$)"""
+)
+_FINAL = re.compile(r"(?im)final answer|最终答案|^[\s*#]*answer\s*[:=]|####")
 # a full stop within mathematics or a number ends no sentence
 _SENTENCE = re.compile(rf"(?:(?s:{_MATH})|[^.!?\n]|[.!?](?=\S))+")
 # after these words the answer is explained, or another one denied
 _ASIDE = re.compile(
-    r"[,;]?\s*(?:\b(?:because|since|as|when|where|rather than|instead of|(?:and )?not"
-    r"|or (?:about|approximately|roughly)|that is|i\.e)\b|, which\b|≈|\\approx| \("
-    rf"|因为|而不是|,\s*(?![和或与及]){SCRIPT})",
-    re.IGNORECASE,
+    rf"""(?ix)
+    [,;]?\s*
+    (?: \b (?: because|since|as|when|where|rather[ ]than|instead[ ]of|(?:and[ ])?not
+        | or[ ](?:about|approximately|roughly)|that[ ]is|i\.e ) \b
+    | ,[ ]which\b | ≈ | \\approx | [ ]\( | 因为 | 而不是
+    | ,\s* (?![和或与及]) {SCRIPT} )"""
 )
 _HOLLOW = re.compile(  # "so the answer is correct" states none
-    r"(?:in|not|un)?(?:correct|right|wrong|valid|consistent|verified|clear|known|the|a|an"
-    r"|as|below|above|therefore|thus|reasonable|obtained|found|that)\b|正确|对的|错",
-    re.IGNORECASE,
+    r"""(?ix)
+    (?:in|not|un)?
+    (?: correct|right|wrong|valid|consistent|verified|clear|known|the|a|an|as|below|above
+    | therefore|thus|reasonable|obtained|found|that )\b
+    | 正确 | 对的 | 错"""
 )
 _RUN_ON = re.compile(  # a model that did not stop asks itself the next question
-    r"((?:####\s*\S{0,9}\d|\\boxed\{[^}\n])[^\n]{0,200})\n\s*"
-    r"\**(?:Question|Problem|Q|User|Human)\s*\d*\**:.*",
-    re.DOTALL,
+    r"""(?sx)
+    ( (?: \#\#\#\#\s*\S{0,9}\d | \\boxed\{[^}\n] ) [^\n]{0,200} ) \n\s*
+    \**(?:Question|Problem|Q|User|Human)\s*\d*\**: .*"""
 )
 _JOINS = re.compile(  # the text between the boxes of a list
-    r"(?!.*\b(?:so|thus|hence|then|therefore|gives|wait|no|not|actually|but|rather)\b)"
-    r"(?!.*[.!?](?:\s|$))"
-    r"(?:(?:\\q?quad|\\?[()\[\],;! ~$*])*|.*(?:[,;&]|\band\b|\bor\b).*)",
-    re.IGNORECASE | re.DOTALL,
+    r"""(?isx)
+    (?! .*\b(?:so|thus|hence|then|therefore|gives|wait|no|not|actually|but|rather)\b )
+    (?! .*[.!?](?:\s|$) )
+    (?: (?: \\q?quad | \\?[()\[\],;! ~$*] )* | .* (?:[,;&]|\band\b|\bor\b) .* )"""
 )
 
 
@@ -176,7 +209,6 @@ def final_answer(text: str) -> str | None:
     """The final answer of a mathematical solution, or None. A final answer stated after
     the last box replaces it."""
     box, tail = _split(text)
-    tail = as_latex(_MARKS.sub("", tail))
     for states, sentence in _statements(_STATES, tail):
         before = _ASIDE.split(sentence, maxsplit=1)[0]
         value = _value(before) or _value(sentence)
@@ -210,7 +242,8 @@ def _split(text: str) -> tuple[str | None, str]:
         after = after if contents else max(after, box.end)
         contents.append(box.content)
         end = box.start
-    return ", ".join(dict.fromkeys(contents[::-1])) or None, text[after:]
+    tail = as_latex(_MARKS.sub("", text[after:]))
+    return ", ".join(dict.fromkeys(contents[::-1])) or None, _DENIED.sub("is ", tail)
 
 
 def _joins(gap: str) -> bool:
@@ -224,31 +257,41 @@ def _statements(states: re.Pattern[str], text: str) -> Iterator[tuple[str, str]]
     for words in reversed(list(states.finditer(text))):
         following = text[words.end() : words.end() + SENTENCE].lstrip(" \n:*_")
         sentence = _SENTENCE.search(following)
-        yield words[0], sentence[0].strip() if sentence else ""
+        if not following.startswith("?", sentence.end() if sentence else 0):
+            yield words[0], sentence[0].strip() if sentence else ""
 
 
 # --- Letters
 
 _WRAPPER = re.compile(
-    r"\\[a-zA-Z]+\s*\{|[{}$*_`\"'“”]|\\[()\[\]]|</?answer>|\b(?:option|choice|answer)\b",
-    re.IGNORECASE,
+    r"(?i)\\[a-zA-Z]+\s*\{|[{}$*_`\"'“”]|\\[()\[\]]|</?answer>|\b(?:option|choice|answer)\b"
 )
 _LETTER = re.compile(
-    r"[\s:]*(?P<bracket>[(\[])?(?P<letter>[A-Za-z])(?!['\w])"
-    r"(?:(?P<alone>[.)\]\s]*)$|[)\]]|(?=[ \t]*(?:\n|[.,;:!)\]—–-]|\(|\\"
-    rf"|(?:because|since|as|due|for|which|with|and not)\b|(?![和或与及]){SCRIPT})))"
-    r"(?:\s*(?:,|and|or|&|/|[和或与及])\s*\(?(?P<next>[A-Z])(?!['\w]))?"
+    rf"""(?x)
+    [\s:]* (?P<bracket>[(\[])? (?P<letter>[A-Za-z]) (?!['\w])
+    (?: (?P<alone>[.)\]\s]*)$
+    | [)\]]
+    | (?= [ \t]* (?: \n | [.,;:!)\]—–-] | \( | \\
+        | (?:because|since|as|due|for|which|with|and[ ]not)\b
+        | (?![和或与及]) {SCRIPT} ) )
+    )
+    (?: \s* (?:,|and|or|&|/|[和或与及]) \s*\(? (?P<next>[A-Z]) (?!['\w]) )?"""
 )
 _CHOOSES = re.compile(
-    r"\b(?:answer|option|choice|letter)\b[^.\n:=]{0,60}?"
-    r"(?:\b(?:is|be)\b(?:,? (?:therefore|thus|hence|clearly),?)?|:|=| [-–] )"
-    r"|^\W*correct:|<answer>|\b(?:choose|pick|select|go with)\b"
-    r"|(?:答案|答え|正解|답|ответ)[^.\n:=]{0,20}?(?:[是为為は은는选]|[:=]|-+)|(?<![不没])选择?(?!项)",
-    re.IGNORECASE | re.MULTILINE,
+    r"""(?imx)
+    \b(?:answer|option|choice|letter)\b [^.\n:=]{0,60}?
+    (?: \b(?:is|be)\b (?:,?[ ](?:therefore|thus|hence|clearly),?)? | : | = | [ ][-–][ ] )
+    | ^\W*correct: | <answer>
+    | \b(?:choose|pick|select|go[ ]with|leaving)\b
+    | \bI[ ](?:think|believe)[ ](?:that[ ])?it(?:['’]s|[ ]is)\b
+    | (?:答案|答え|正解|답|ответ) [^.\n:=]{0,20}? (?:[是为為は은는选]|[:=]|-+)
+    | (?<![不没])选择?(?!项)"""
 )
 _IS_RIGHT = re.compile(
-    r"\b[A-Z]\b\)?(?= is (?:the )?(?:correct|right|best|answer)\b"
-    r"| (?:选项|项)?(?:是|为)?(?:正确|对))"
+    r"""(?x)
+    \b[A-Z]\b\)?
+    (?= [ ]is[ ](?:the[ ])?(?:correct|right|best|answer)\b
+    | [ ](?:选项|项)?(?:是|为)?(?:正确|对) )"""
 )
 
 
@@ -256,7 +299,6 @@ def chosen_letter(text: str, letters: str) -> str | None:
     """The chosen one of these letters, or None. Example: "\\boxed{\\text{(B)}}", "the
     answer is (B), because" and a last line "**B**" give "B"."""
     box, tail = _split(text)
-    tail = as_latex(tail)
     for _, sentence in _statements(_CHOOSES, tail):
         if letter := _letter(sentence, letters):
             return letter

@@ -24,7 +24,7 @@ from lr.measure.answers import boxed_answer
 from lr.rng import Stream, uniform
 from lr.tiny.language import Split
 from lr.tiny.stories import DATASETS
-from lr.types import require
+from lr.types import is_number, require
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 MAX_TINY = 100_000  # Problems of a tiny data set, which are made one by one.
@@ -39,16 +39,16 @@ _PROGRAM = (
     "output. Give all of it in one Python code block."
 )
 
-IDS = ("task_id", "unique_id", "question_id", "record_id", "id")
-QUESTIONS = ("problem", "question", "prompt")
+IDS = "task_id unique_id question_id record_id id".split()
+QUESTIONS = "problem question prompt".split()
 ANSWERS = (
-    "answer", "expected_answer", "final_answer", "correct_answer", "ground_truth",
-    "target", "gold", "answerkey", "correct",
-)  # fmt: skip
+    "answer expected_answer final_answer correct_answer ground_truth target gold "
+    "answerkey correct"
+).split()
 # what a question is about, where it comes from, and how somebody or something solved it;
 # in GPQA earlier versions of the question, and what its validators said
 _IRRELEVANT = re.compile(
-    r"""(?:(?:unique|task|question|record|problem|contest|data)_)?
+    r"""(?x)(?:(?:unique|task|question|record|problem|contest|data)_)?
     (?:id|idx|index|number|type|source|domain|date|title|category|level)
     |sub_?(?:field|domain|category)|subject_field|uuid|cleaning_status|modality|difficulty
     |grade|subject|topic|(?:solution|answer)_type
@@ -57,8 +57,7 @@ _IRRELEVANT = re.compile(
     |canonical_solution|generated_solution|generation_model|inference_mode|canary_string
     |is_multiple_answer|pass_rate_72b_tir|used_in_kaggle|high_level_domain|question_writer
     |writer's_difficulty_estimate|(?:pre_revision|extra_revised|revision|self_reported
-    |(?:majority_)?non_expert|expert_validator).*|.*_n?ev_\d|__.*""",
-    re.VERBOSE,
+    |(?:majority_)?non_expert|expert_validator).*|.*_n?ev_\d|__.*"""
 )
 
 
@@ -169,10 +168,10 @@ def between(items: Sequence[Item], start: int | None, end: int | None) -> list[I
     there are none."""
     count = max((item.number + 1 for item in items), default=0)
     numbers = range(count)[slice(start, end)]
-    if chosen := [item for item in items if item.number in numbers]:
-        return chosen
-    asked_for = f"from start_qid {start} to end_qid {end}"
-    raise SettingError(f"the data set has {len(items)} problems, and none {asked_for}.")
+    chosen = [item for item in items if item.number in numbers]
+    expected = f"a range of problems; the data set has {len(items)}"
+    require(bool(chosen), "start_qid, end_qid", (start, end), expected)
+    return chosen
 
 
 def read_row(line: str, number: int, seed: int = 0) -> Item:
@@ -217,7 +216,7 @@ class _Row(dict[str, Any]):
             value = self.pop(name)
             if isinstance(value, list) and len(value) == 1:  # as in OlympiadBench
                 value = value[0]
-            is_text = isinstance(value, str | int | float) and type(value) is not bool
+            is_text = isinstance(value, str) or is_number(value)
             wrong = f"it has {value!r} in its field {name!r}, expected text."
             check(is_text and str(value).strip(), wrong)
             texts[str(value)] = name
@@ -316,8 +315,7 @@ def _choice(row: _Row, question: str, options: Any) -> Item:
         is_label = name in labels and field != "answer_index"
         if isinstance(answer, str) or is_label:
             return indices.get(name, indices.get(name.strip(" ().").upper()))
-        is_number = answer in numbers and not isinstance(answer, bool)
-        return int(answer) if is_number else None
+        return int(answer) if is_number(answer) and answer in numbers else None
 
     fields = [name for name in ("answer_index", *ANSWERS) if row.get(name) is not None]
     stated = {name: row.pop(name) for name in fields}

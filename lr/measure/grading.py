@@ -6,11 +6,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import KW_ONLY, asdict, dataclass
 from fractions import Fraction
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from multiprocessing.context import SpawnProcess
 
 from lr.measure.answers import (
     SCRIPT,
@@ -52,26 +51,34 @@ _COMMAS = re.compile(
     r"[(\[].*[)\]]|\\\{.*\\\}|(?P<n>(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,]))"
 )
 _PLAIN = re.compile(
-    r"([+-]?(?:(?:\d{1,3}(?:[, ]\d{3})+|\d+)(?:\.\d*)?|\.\d+))"
-    r"(?:[eE]([+-]?\d{1,3})|\s*\\(?:times|cdot)\s*10\^(?:(\d)|\{([+-]?\d{1,3})\})"
-    r"|(?:\s|\\[,;: ])*(?:\\text\s*\{\s*)?(thousand|million|billion|trillion|[万亿])s?\b.*)?"
+    r"""(?x)
+    ( [+-]? (?: (?:\d{1,3}(?:[, ]\d{3})+|\d+)(?:\.\d*)? | \.\d+ ) )
+    (?: [eE]([+-]?\d{1,3})                                            # 1e5
+    | \s*\\(?:times|cdot)\s*10\^ (?: (\d) | \{([+-]?\d{1,3})\} )      # 2 \times 10^5
+    | (?:\s|\\[,;: ])* (?:\\text\s*\{\s*)?                            # 3 million
+      (thousand|million|billion|trillion|[万亿])s?\b.*
+    )?"""
 )
 _SCALES = {"thousand": "3", "million": "6", "billion": "9", "trillion": "12"}
 _SCALES |= {"万": "4", "亿": "8"}
 _UNIT = re.compile(  # "12 apples" is 12, but "5 or 6" and "28 percent" are not 5 and 28
-    r"(\S*?[\d}])(?:\s|\\[,; ])+(?!.*\b(?:and|or|per ?cent(?:age)?|pct|mod|to|over|dozen|hundred"
-    r"|thousand|million|billion|trillion|[十百千万亿或和到])\b)"
-    rf"(?:{SCRIPT}+|[a-zA-Z]{{2,}}(?:[ ./-]+[a-zA-Z]+)*)\.?"
+    rf"""(?x)
+    (\S*?[\d}}]) (?:\s|\\[,; ])+
+    (?! .*\b (?: and|or|per[ ]?cent(?:age)?|pct|mod|to|over|dozen|hundred
+        | thousand|million|billion|trillion|[十百千万亿或和到] )\b )
+    (?: {SCRIPT}+ | [a-zA-Z]{{2,}}(?:[ ./-]+[a-zA-Z]+)* ) \.?"""
 )
 # math-verify leaves these aside: the base in 6_7, the unit in 70 \text{cm}
 _NOTE = re.compile(
-    r"(?<=[0-9A-Za-z])_\{?(\d+)\}?$"
-    r"|\\(?:text|mathrm|mbox)\s*\{\s*((?:[mcdk]?m|in|ft|yd|mi|[mk]?g|lb|oz)\b)"
+    r"""(?x)
+    (?<=[0-9A-Za-z])_\{?(\d+)\}?$
+    |\\(?:text|mathrm|mbox)\s*\{\s*((?:[mcdk]?m|in|ft|yd|mi|[mk]?g|lb|oz)\b)"""
 )
 _NO_SIGN = re.compile(r"(?<!\d)\s+|\s+(?!\d)|\\text\b|[{}]")
 _BRACKETS = re.compile(
-    r"(?P<set>\\(?:left\\)?\{[^{}]*\\(?:right\\)?\}$)"
-    r"|(?P<tuple>(?:\\left)?[(\[][^()\[\]]*[)\]]$)"
+    r"""(?x)
+    (?P<set>\\(?:left\\)?\{[^{}]*\\(?:right\\)?\}$)
+    |(?P<tuple>(?:\\left)?[(\[][^()\[\]]*[)\]]$)"""
 )
 _ASSIGNMENTS = re.compile(r"[a-zA-Z]\s*=[^=,;(]+(?:,\s*[a-zA-Z]\s*=[^=,;(]+)+$")
 _NAMES = re.compile(r"[a-zA-Z]\s*=")
@@ -120,19 +127,17 @@ class Grade:
     why: str
 
 
+@dataclass
 class Grader(AbstractContextManager["Grader"]):
     """Grades texts, from one thread. Plain numbers and words are compared here, other
     mathematics by math-verify in a process of its own (`math_worker.py`), which starts
     when first needed and ends with the `with` block. A comparison that takes more than
     `seconds` counts as not equal. Programs run only with `code_limits`."""
 
-    def __init__(
-        self, code_limits: CodeLimits | None = None, *, seconds: float = 10.0
-    ) -> None:
-        self.code_limits = code_limits
-        self.seconds = seconds
-        self._process: SpawnProcess | None = None
-        self._connection: Connection
+    code_limits: CodeLimits | None = None
+    _: KW_ONLY
+    seconds: float = 10.0
+    _worker: Connection | None = None
 
     def grade(self, item: Item, text: str) -> Grade:
         """The grade of a model's text without the prompt; a thought in it does not
@@ -161,50 +166,48 @@ class Grader(AbstractContextManager["Grader"]):
         leniently."""
         if len(answer) > LONGEST + len(gold):
             return False, "the answer is too long"
-        gold, answer = clean(gold), clean(answer)
-        numbers = plain_number(gold), plain_number(answer)
+        sides = clean(gold), clean(answer)
+        numbers = [*map(plain_number, sides)]
         if None not in numbers:
             return numbers[0] == numbers[1], "compared as numbers"
-        texts = _NO_SIGN.sub("", gold), _NO_SIGN.sub("", answer)
+        texts = [_NO_SIGN.sub("", side) for side in sides]
         # to math-verify "no" and "on" are n times o
-        words = _WORDS.fullmatch(gold) and _WORDS.fullmatch(answer)
-        if words or texts[0] == texts[1] != "":
+        if all(map(_WORDS.fullmatch, sides)) or texts[0] == texts[1] != "":
             if not any(map(_POINTS.fullmatch, texts)):
-                texts = texts[0].casefold(), texts[1].casefold()
+                texts = [text.casefold() for text in texts]
             return texts[0] == texts[1], "compared as texts"
-        brackets = filter(None, map(_BRACKETS.match, (gold, answer)))
+        brackets = filter(None, map(_BRACKETS.match, sides))
         kinds = {match.lastgroup for match in brackets}
         if len(kinds) == 2:
             return False, "the order counts in a tuple, not in a set"
-        if "tuple" in kinds and _ASSIGNMENTS.match(gold):
-            gold = f"({_NAMES.sub('', gold)})"
-        notes = _NOTE.findall(gold), _NOTE.findall(answer)
-        if notes[0] and notes[1] and notes[0] != notes[1]:
+        if "tuple" in kinds and _ASSIGNMENTS.match(sides[0]):
+            sides = f"({_NAMES.sub('', sides[0])})", sides[1]
+        notes = [*map(_NOTE.findall, sides)]
+        if all(notes) and notes[0] != notes[1]:
             return False, "different bases or units"
-        if self._process is None:
-            self._start()
+        worker = self._worker or self._start()
         try:
-            self._connection.send((gold, answer))
-            verdict = self._connection.recv()
+            worker.send(sides)
+            verdict = worker.recv()
         except (OSError, EOFError):  # it has ended
             self.__exit__()
             verdict = f"comparing took more than {self.seconds:g} s or the memory"
         return verdict == "equal", verdict
 
-    def _start(self) -> None:
+    def _start(self) -> Connection:
         from lr.measure.math_worker import serve
         from lr.model.device import start_process
 
-        self._connection, far_end = Pipe()
-        self._process = start_process(serve, far_end, self.seconds, name="lr math")
+        self._worker, far_end = Pipe()
+        start_process(serve, far_end, self.seconds, name="lr math")
         far_end.close()
+        return self._worker
 
     def __exit__(self, *exception: object) -> None:
         """End the process, if any. The next comparison starts another one."""
-        if self._process is not None:
-            self._process.kill()
-            self._connection.close()
-            self._process = None
+        if self._worker is not None:
+            self._worker.close()
+            self._worker = None
 
 
 def grade_programs(store: Store, items: Sequence[Item], grader: Grader) -> None:

