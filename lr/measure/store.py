@@ -15,11 +15,38 @@ import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
+
+from msgspec import convert
 
 from lr.errors import LRError, SettingError
+from lr.trace import Stats
 
 SETTINGS = "run.json"
+
+
+class RunFields(TypedDict, total=False):
+    """The fields of run.json that are read; each may be missing."""
+
+    settings: dict[str, Any]
+    conditions: dict[str, Any]
+    devices: list[str]
+
+
+class AnswerFields(TypedDict, total=False):
+    """Those of an answer's file."""
+
+    target_prompt: str
+    full_text: str
+    generation_text: str
+    generation_tokens: list[int]
+    right: bool | None
+    finished: bool
+    time_taken: float
+    speed: float
+    stats: Stats
+    unjudged: dict[str, int]
+    steps: list[tuple[str, int]]
 
 
 class StorageError(LRError):
@@ -89,8 +116,7 @@ class Store:
                 )
             self.write(SETTINGS, head)
             return
-        ours, theirs = head["settings"], stored.get("settings")
-        theirs = theirs if isinstance(theirs, dict) else {}
+        ours, theirs = head["settings"], stored.get("settings", {})
         names = sorted(n for n in {*ours, *theirs} if ours.get(n) != theirs.get(n))
         if names:
             changes = (
@@ -133,7 +159,7 @@ class Store:
     def settings(self) -> dict[str, Any] | None:
         """The content of run.json; None without one (a run of the official tool)."""
         path = self.path / SETTINGS
-        return read_object(path) if path.is_file() else None
+        return read_object(path, RunFields) if path.is_file() else None
 
     def keys(self) -> list[AnswerKey]:
         """The answers that have a file, sorted."""
@@ -146,7 +172,7 @@ class Store:
         for key in self.keys():
             path = self.path / key.file
             try:
-                read_object(path)
+                read_object(path, AnswerFields)
                 valid.add(key)
             except SettingError:
                 path.replace(path.with_name(f"{path.name}.broken"))
@@ -154,7 +180,7 @@ class Store:
 
     def results(self) -> Iterator[tuple[AnswerKey, dict[str, Any]]]:
         """Every answer, sorted by key. Raises `SettingError` for a damaged file."""
-        return ((key, read_object(self.path / key.file)) for key in self.keys())
+        return ((k, read_object(self.path / k.file, AnswerFields)) for k in self.keys())
 
     def write(self, name: str, content: Mapping[str, Any]) -> None:
         """Write a JSON file completely or not at all. Raises `StorageError`."""
@@ -185,19 +211,17 @@ def write_json(content: Mapping[str, Any], path: Path | None) -> None:
         Store(path.parent).write(path.name, content)
 
 
-def read_object(path: Path) -> dict[str, Any]:
-    """The JSON object in a file. Raises `SettingError`."""
+def read_object(path: Path, fields: type = dict) -> dict[str, Any]:
+    """The JSON object in a file, whose known `fields` have their types. Raises
+    `SettingError`."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        convert(content, fields)
     except (OSError, ValueError, RecursionError) as error:
         raise SettingError(
-            f"{path} cannot be read as JSON ({error}). Fetch it again, or choose another "
+            f"{path} is not what lr run writes ({error}). Fetch it again, or choose another "
             "folder."
         ) from error
-    if not isinstance(content, dict):
-        raise SettingError(
-            f"{path} holds {type(content).__name__}; a JSON object is expected."
-        )
     return content
 
 

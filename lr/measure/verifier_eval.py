@@ -17,7 +17,7 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
-from msgspec import ValidationError, convert, to_builtins
+from msgspec import convert, to_builtins
 
 from lr.errors import LRError, SettingError
 from lr.measure.datasets import Item
@@ -120,6 +120,15 @@ class SavedPair:
         )
 
 
+@dataclass(frozen=True)
+class SavedAnswer:
+    """The pairs of one answer, in a run's folder."""
+
+    question_id: int
+    prompt: tuple[int, ...]
+    pairs: tuple[SavedPair, ...]
+
+
 def load_pairs(path: Path) -> list[tuple[Pair, SavedPair]]:
     """The pairs of a run folder, or of a file that `write_sheet` made. Raises
     `SettingError` if there are none."""
@@ -131,11 +140,11 @@ def load_pairs(path: Path) -> list[tuple[Pair, SavedPair]]:
                 pairs.append((saved.pair(), saved))
         else:
             for _, content in Store(path / "pairs").results():
-                for entry in content["pairs"]:
-                    saved = convert(entry, SavedPair)
-                    saved = replace(saved, problem=content["question_id"])
-                    pairs.append((saved.pair(content["prompt"]), saved))
-    except (KeyError, ValueError, ValidationError) as error:
+                answer = convert(content, SavedAnswer)
+                for entry in answer.pairs:
+                    saved = replace(entry, problem=answer.question_id)
+                    pairs.append((saved.pair(answer.prompt), saved))
+    except (ValueError, RecursionError) as error:
         raise SettingError(f"{path} has a damaged pair ({error}).") from error
     if not pairs:
         raise SettingError(f"{path} has no pairs; lr run --save_pairs keeps them.")

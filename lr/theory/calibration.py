@@ -138,7 +138,7 @@ class Calibration:
 
         try:
             return msgspec.convert(json.loads(path.read_text(encoding="utf-8")), cls)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             hint = "Make it with lr calibrate --output FILE."
             raise LRError(f"{path} is not a calibration: {error}. {hint}") from None
 

@@ -123,7 +123,14 @@ class Fit:
                 content["threshold"],
                 content.get("about", {}),
             )
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (
+            OSError,
+            ValueError,
+            LookupError,
+            TypeError,
+            AttributeError,
+            RecursionError,
+        ) as error:
             raise SettingError(
                 f"{path} is no fitted verifier ({type(error).__name__}: {error}); "
                 f"make one with lr verify PAIRS --fit {path}."

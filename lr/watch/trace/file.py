@@ -251,7 +251,7 @@ def parse_trace(lines: Sequence[str], name: str = "trace") -> TraceFile:
         LookupError,
         TypeError,
         ValueError,
-        msgspec.ValidationError,
+        RecursionError,
     ) as error:
         raise TraceError(
             f"{name}, line {number}: {error}. Expected a line of {FORMAT!r}, version "
