@@ -111,3 +111,20 @@ def test_a_readers_labels_are_the_truth(run: Path, tmp_path: Path) -> None:
     assert main(words.split()) == 0
     numbers = json.loads((tmp_path / "v.json").read_text())
     assert numbers["always"]["error"] == 0.5 and numbers["never"]["recall"] == 0
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        '{"question_id": 1, "prompt": [2], "pairs": 5}',
+        '{"question_id": 1, "prompt": "abc", "pairs": []}',
+        "[" * 100_000,
+    ],
+)
+def test_damaged_pairs_are_refused(tmp_path: Path, content: str) -> None:
+    (tmp_path / "run" / "pairs").mkdir(parents=True)
+    tmp_path.joinpath("run", "pairs", "0.json").write_text(content)
+    tmp_path.joinpath("sheet.jsonl").write_text(content)
+    for name in ("run", "sheet.jsonl"):
+        with pytest.raises(SettingError, match="damaged"):
+            load_pairs(tmp_path / name)
