@@ -28,6 +28,10 @@ from lr.measure.judge_server import FAILURES, JudgeError, ServedJudge, read_choi
 from lr.spec.verifiers.base import Pair
 from lr.types import Finish, Step
 
+HERE = Path(__file__).parent
+VERDICTS = [
+    *map(json.loads, (HERE / "verdicts.jsonl").read_text("utf-8").split("\n")[:-1])
+]
 Reply = Callable[[dict[str, Any]], tuple[int, Any]]
 
 
@@ -127,48 +131,10 @@ def test_one_request_per_pair_and_none_for_equal_texts(server: Server) -> None:
     assert question.index("so x = 1") < question.index("x = 2")  # the target's first
 
 
-@pytest.mark.parametrize(
-    ("answer", "aligned"),
-    [
-        ("[aligned]", True),
-        ("Aligned.", True),
-        ("**Aligned**", True),
-        ("_aligned_", True),
-        ("The two steps are [aligned].", True),
-        ("[aligned] if they are interchangeable, [unaligned] if they are not", True),
-        ("<think>[unaligned]?</think>[aligned]", True),
-        ("[unaligned]", False),
-        ("Unaligned: 7 is not 8, so not [aligned].", False),
-        ("[not aligned]", False),
-        ("Not aligned.", False),
-        ("[un-aligned]", False),
-        ("[un\u2011aligned]", False),
-        ("[not_aligned]", False),
-        ("[misaligned]", False),
-        ("[non-aligned]", False),
-        ("They aren't [aligned].", False),
-        ("They cannot be called aligned", False),
-        ('{"aligned": false}', False),
-        ("[aligned]? No.", False),
-        ("[THINK][aligned]?[/THINK]\n[unaligned]", False),
-        ("At first they look aligned, but they are [unaligned]", False),
-        ("[aligned/unaligned]", None),
-        ("[aligned] or [unaligned]", None),
-        ("[aligned]\n[unaligned]", None),
-        ("Aligned or not?", None),
-        ("Answer with one word in brackets: [aligned] if they are", None),
-        ("Aligned.\n\n[aligned]", True),
-        ("<think>[aligned]?", None),
-        ("<seed:think>[aligned]", None),
-        ("<|channel|>analysis<|message|>So [aligned]?", None),
-        ("<|channel|>analysis<|message|>No?<|channel|>final<|message|>[aligned]", True),
-        ("Yes", None),
-        ("", None),
-    ],
-)
-def test_only_a_clear_word_accepts(answer: str, aligned: bool | None) -> None:
-    verdict = read_choice({"message": {"content": answer}})
-    assert aligned == (None if verdict is None else verdict.aligned)
+@pytest.mark.parametrize("row", VERDICTS, ids=lambda row: row["answer"][:30])
+def test_only_a_clear_word_accepts(row: dict[str, Any]) -> None:
+    verdict = read_choice({"message": {"content": row["answer"]}})
+    assert row["aligned"] == (None if verdict is None else verdict.aligned)
 
 
 def written(*tokens: dict[str, float]) -> dict[str, Any]:
@@ -392,7 +358,7 @@ def test_a_certificate_of_ones_own_is_named_in_the_environment(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SSL_CERT_FILE", raising=False)
-    file = Path(__file__).with_name("localhost.pem")  # self-made, for a hundred years
+    file = HERE / "localhost.pem"  # self-made, for a hundred years
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(file)
     server.socket = context.wrap_socket(server.socket, server_side=True)
