@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -117,28 +118,47 @@ def weight_files(directory: Path) -> list[Path]:
     return files
 
 
-def open_tensors(directory: Path) -> dict[str, Any]:
-    """The tensors of a checkpoint by key, as lazy views that keep their files mapped.
-    Index a view (`[:]`, `[a:b]`, `[:, a:b]`) to read only that part; get_shape and
-    get_dtype ("BF16") read nothing. Raises CheckpointError.
-    """
+@dataclass(frozen=True)
+class StoredTensor:
+    """A tensor in a file. Index it (`[:]`, `[a:b]`, `[:, a:b]`) to read only that part.
+    The file is opened for each reading: pages that stay mapped count as memory of the
+    process, twice the weights at the end of loading."""
+
+    file: Path
+    key: str
+    shape: list[int]
+    dtype: str  # "BF16"
+
+    def __getitem__(self, part: Any) -> Any:
+        from safetensors import safe_open
+
+        with safe_open(str(self.file), framework="pt") as handle:
+            return handle.get_slice(self.key)[part]
+
+
+def open_tensors(directory: Path) -> dict[str, StoredTensor]:
+    """The tensors of a checkpoint by key; only the headers are read. Raises
+    CheckpointError."""
     from safetensors import SafetensorError, safe_open
 
-    views: dict[str, Any] = {}
+    tensors: dict[str, StoredTensor] = {}
     for file in weight_files(directory):
         try:
-            # maps the file, reads nothing
-            handle = safe_open(str(file), framework="pt")
-            keys = handle.offset_keys()
-            if twice := sorted(views.keys() & set(keys)):
-                raise CheckpointError(
-                    f"{file} holds {', '.join(twice[:3])}, and so does another file that "
-                    "the index names. Remove what is left of older weights."
-                )
-            views |= {key: handle.get_slice(key) for key in keys}
+            with safe_open(str(file), framework="pt") as handle:
+                views = {key: handle.get_slice(key) for key in handle.offset_keys()}
+                stored = {
+                    key: StoredTensor(file, key, view.get_shape(), view.get_dtype())
+                    for key, view in views.items()
+                }
         except (SafetensorError, OSError) as error:
             raise CheckpointError(
                 f"{file} is not a complete safetensors file ({error}). It may be "
                 "truncated, or a Git LFS pointer instead of the data: fetch it again."
             ) from error
-    return views
+        if twice := sorted(tensors.keys() & stored.keys()):
+            raise CheckpointError(
+                f"{file} holds {', '.join(twice[:3])}, and so does another file that "
+                "the index names. Remove what is left of older weights."
+            )
+        tensors |= stored
+    return tensors

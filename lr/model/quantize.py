@@ -98,20 +98,37 @@ class Int4Linear(Quantised):
 KINDS: dict[str, type[Quantised]] = {"int8": Int8Linear, "int4": Int4Linear}
 
 
-@torch.no_grad()
 def quantize(model: CausalLM, weights: str) -> None:
     """Replace the matrices of a model by quantised ones, the head included, as far as
     the kernels can read their shape. Raises `SettingError` without kernels."""
+    require_kernels(model, weights)
+    for name in dict(model.named_parameters()):
+        quantize_matrix(model, weights, name)
+
+
+def require_kernels(model: CausalLM, weights: str) -> None:
+    """Raise `SettingError` unless this model can be quantised here."""
     possible = model.device.type == "cpu" and type(model) is CausalLM
     expected = "none: only one process on a CPU computes with quantised weights"
     require(possible, "weights", weights, expected)
-    if model.head is None:  # tied: the head becomes a copy of the embedding
-        model.head = Linear(1, 1, bias=False)
-        model.head.weight = model.embedding.weight
-    for module in list(model.modules()):
-        for name, matrix in module.named_children():
-            if type(matrix) is not Linear:
-                continue
-            rows, columns = matrix.weight.shape
-            if rows % 16 == 0 and columns % GROUP == 0:
-                setattr(module, name, KINDS[weights](matrix.weight, matrix.bias))
+
+
+@torch.no_grad()
+def quantize_matrix(model: CausalLM, weights: str, name: str) -> None:
+    """Replace the matrix with the weight `name` ("layers.0.mlp.down.weight"), if the
+    kernels can read its shape. A tied head becomes a quantised copy of the embedding.
+    """
+    path, _, kind = name.rpartition(".")
+    matrix = model.get_submodule(path)
+    if matrix is model.embedding and model.head is None:
+        owner: nn.Module = model
+        attribute = "head"
+    elif type(matrix) is Linear and kind == "weight":
+        parent, _, attribute = path.rpartition(".")
+        owner = model.get_submodule(parent)
+    else:
+        return
+    rows, columns = matrix.weight.shape
+    if rows % 16 == 0 and columns % GROUP == 0:
+        bias = getattr(matrix, "bias", None)
+        setattr(owner, attribute, KINDS[weights](matrix.weight, bias))

@@ -19,11 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from lr.errors import CheckpointError
 from lr.model.config import ModelConfig, read_config
 from lr.model.device import find_device
-from lr.model.files import open_tensors, read_json, resolve
+from lr.model.files import StoredTensor, open_tensors, read_json, resolve
 from lr.model.qwen import CausalLM, Network
 from lr.registry import Checkpoint, dummies
 from lr.types import require
@@ -155,16 +156,21 @@ def load_pieces(
     make = partial(network, config)
     dtype = dtype or stored_dtype(directory or source)
     model = CausalLM.materialised(make, dtype, device)
+    finish = None
+    if checkpoint.weights is not None:
+        from lr.model.quantize import quantize, quantize_matrix, require_kernels
+
+        require_kernels(model, checkpoint.weights)
+        # Each matrix as soon as it is read: the whole model is never in memory.
+        finish = partial(quantize_matrix, model, checkpoint.weights)
     if directory is None:
         dummies().fill_dummy(model)
+        if checkpoint.weights is not None:
+            quantize(model, checkpoint.weights)
     else:
         report = None if progress is None else partial(progress, str(source))
-        fill(model, directory, take(config), report)
+        fill(model, directory, take(config), report, finish)
     model.source = checkpoint_id(source)
-    if checkpoint.weights is not None:
-        from lr.model.quantize import quantize
-
-        quantize(model, checkpoint.weights)
     return model
 
 
@@ -181,18 +187,18 @@ def fill(
     directory: Path,
     wanted: list[Piece],
     report: Callable[[int, int], None] | None,
+    finish: Callable[[str], None] | None = None,
 ) -> None:
-    """Copy the wanted pieces of a checkpoint into a model's parameters."""
+    """Copy the wanted pieces of a checkpoint into a model's parameters, and call
+    `finish` with the name of each that is complete."""
     tensors = open_tensors(directory)
     account(model.config, tensors, directory, wanted[0].slices[0])
-    # The files are mapped and copied, a tensor per thread at a time, into memory that is
-    # aligned for the processor (a file is not), and in which q, k, v are one matrix.
+    # A parameter per thread at a time, copied into memory that is aligned for the
+    # processor (a file is not), and in which q, k, v are one matrix.
     parameters = dict(model.named_parameters())
     inference = torch.is_inference_mode_enabled()  # each thread has its own mode
 
-    @torch.inference_mode(inference)
-    def copy(piece: Piece) -> None:
-        parameter = parameters[piece.parameter]
+    def copy(piece: Piece, parameter: Tensor) -> None:
         stored = tensors[piece.key][piece.slices]
         end = piece.first + len(stored)
         rows = parameter[piece.first : end]
@@ -204,17 +210,32 @@ def fill(
             # a rank's padding rows of the vocabulary, which no file has
             parameter[end:] = 0
 
+    @torch.inference_mode(inference)
+    def complete(name: str) -> int:
+        parameter = parameters.pop(name)
+        for piece in parts[name]:
+            copy(piece, parameter)
+        if finish is not None:
+            finish(name)
+        return sum(math.prod(piece.shape) for piece in parts[name])
+
+    parts: dict[str, list[Piece]] = {}
+    for piece in wanted:
+        parts.setdefault(piece.parameter, []).append(piece)
     total = sum(math.prod(piece.shape) for piece in wanted)
     num_read = 0
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-        for piece, _ in zip(wanted, pool.map(copy, wanted), strict=True):
-            num_read += math.prod(piece.shape)
+        for size in pool.map(complete, parts):
+            num_read += size
             if report is not None:
                 report(num_read, total)
 
 
 def account(
-    config: ModelConfig, tensors: Mapping[str, Any], directory: Path, rows: slice
+    config: ModelConfig,
+    tensors: Mapping[str, StoredTensor],
+    directory: Path,
+    rows: slice,
 ) -> None:
     """Raise CheckpointError unless a checkpoint holds exactly the tensors that `config`
     needs, in the right shapes. A stored head that should equal the embedding is
@@ -228,7 +249,7 @@ def account(
     unexpected = sorted(k for k in tensors.keys() - allowed if not k.endswith(BUFFERS))
     others = []
     for key in needed.keys() & tensors.keys():
-        shape, dtype = tensors[key].get_shape(), tensors[key].get_dtype()
+        shape, dtype = tensors[key].shape, tensors[key].dtype
         if shape != needed[key] or dtype not in DTYPES:
             expected = f"{' or '.join(DTYPES)} {needed[key]}"
             others.append(f"{key} is {dtype} {shape}, not {expected}")

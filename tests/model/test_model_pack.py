@@ -14,7 +14,6 @@ from lr.model.layers import Linear, product
 from lr.model.pack import PackedLinear
 from lr.model.weights import load_model
 
-
 QUESTION = "Start at 5, add 9, subtract 4, add 7, subtract 6."
 
 

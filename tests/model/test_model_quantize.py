@@ -3,6 +3,7 @@ them answers."""
 
 from __future__ import annotations
 
+import weakref
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,14 @@ from model_kit import KINDS, hf_model, our_logits, random_tokens
 from lr import Reasoner
 from lr.errors import SettingError
 from lr.model.layers import Linear
-from lr.model.quantize import GROUP, Int4Linear, Int8Linear, quantize
+from lr.model.quantize import (
+    GROUP,
+    Int4Linear,
+    Int8Linear,
+    quantize,
+    quantize_matrix,
+)
+from lr.model.qwen import CausalLM
 from lr.model.weights import load_model
 from lr.spec.verifiers.judge import JudgeVerifier
 
@@ -81,6 +89,27 @@ def test_a_judge_shares_the_weights_of_the_same_checkpoint() -> None:
             asked = verifier.model.runner.model  # type: ignore[attr-defined]
             for role, model in (("target", engine.target), ("draft", engine.draft)):
                 assert (asked is model) == (role == owner)
+
+
+def test_each_matrix_is_quantised_as_soon_as_it_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """So the weights are never in memory whole, and as they are stored."""
+    alive: list[int] = []
+    originals: list[weakref.ref[torch.Tensor]] = []
+    quantised = quantize_matrix
+
+    def watched(model: CausalLM, weights: str, name: str) -> None:
+        if name.endswith("down.weight"):
+            originals.append(weakref.ref(model.get_parameter(name)))
+        quantised(model, weights, name)
+        alive.append(sum(original() is not None for original in originals))
+
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    monkeypatch.setattr("lr.model.quantize.quantize_matrix", watched)
+    model = load_model("int8:tiny-target")
+    assert len(originals) == model.config.num_layers
+    assert max(alive) <= 1
 
 
 def test_other_devices_are_refused() -> None:
