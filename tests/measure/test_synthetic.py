@@ -102,7 +102,7 @@ def test_the_judge_reads_and_decides_nothing(reasoner: Reasoner) -> None:
     judge = choice.build(reasoner.engine.target)
     assert isinstance(judge, JudgeVerifier)
     passes: list[tuple[int, int]] = []
-    judge.model.runner.observer = lambda b, n, _: passes.append((b, n))
+    judge.prefixes.runner.observer = lambda b, n, _: passes.append((b, n))
     drawn = answer(reasoner, FIXED)
     result = answer(reasoner, FIXED, variant=Variant(verifier=judge))
     assert sum(branches for branches, _ in passes) >= result.stats.judged > 0

@@ -86,7 +86,7 @@ def test_a_judge_shares_the_weights_of_the_same_checkpoint() -> None:
             engine = reasoner.engine
             verifier = reasoner.verifier
             assert isinstance(verifier, JudgeVerifier)
-            asked = verifier.model.runner.model  # type: ignore[attr-defined]
+            asked = verifier.prefixes.runner.model  # type: ignore[attr-defined]
             for role, model in (("target", engine.target), ("draft", engine.draft)):
                 assert (asked is model) == (role == owner)
 
