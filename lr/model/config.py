@@ -3,7 +3,9 @@
 Two architectures are computed here: Qwen3ForCausalLM (norm over queries and keys) and
 Qwen2ForCausalLM (bias on q, k and v; also Qwen2.5 and DeepSeek-R1-Distill-Qwen). A
 network that would need anything else is refused by name. Optional keys have the
-defaults of transformers; sizes are required. No torch here. Read next: `weights.py`.
+defaults of transformers; sizes are required. (Its `AutoConfig` accepts experts, partial
+rotary embeddings, heads that do not divide, and a file without sizes.) No torch here.
+Read next: `weights.py`.
 """
 
 from __future__ import annotations
