@@ -23,19 +23,20 @@ class Halving(Controller):
 
     def __init__(self, most: int = 8) -> None:
         self.most = most
-        self.now = 2
+        self.now = 2  # the present depth
         self.accepted = 0
 
     def depth(self, progress: Progress) -> int:
-        grew = progress.accepted > self.accepted
+        grew = progress.accepted > self.accepted  # the last step was a draft's
         self.accepted = progress.accepted
+        # + 1, or halved
         self.now = min(self.most, self.now + 1) if grew else max(1, self.now // 2)
         return self.now
 
     def tokens(self, progress: Progress) -> int | None:
         """1 / (1 - alpha), the mean tokens of a round if each stays with alpha; at most
         20."""
-        alpha = progress.rounds.conditional_acceptance
+        alpha = progress.rounds.conditional_acceptance  # None: no round yet
         return None if alpha is None else math.ceil(1 / max(0.05, 1 - alpha))
 
 

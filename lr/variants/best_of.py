@@ -29,8 +29,10 @@ class LikeliestVerifier(LikelihoodVerifier):
     name = "best_of"
 
     def choose(self, drafts: Sequence[Step], verdicts: Sequence[Verdict]) -> int | None:
+        # a pair that was not judged
         scores = [-math.inf if v.score is None else v.score for v in verdicts]
         aligned = [j for j, verdict in enumerate(verdicts) if verdict.aligned]
+        # None: the target writes
         return max(aligned, key=scores.__getitem__, default=None)
 
 

@@ -34,7 +34,7 @@ class Cascade(Verifier):
     ) -> None:
         require(low <= high, "(low, high)", (low, high), "low <= high")
         self.name = f"{cheap.name}>{expensive.name}"
-        self.requires = cheap.requires | expensive.requires
+        self.requires = cheap.requires | expensive.requires  # both may be asked
         self.cheap = cheap
         self.expensive = expensive
         self.low = low
@@ -47,12 +47,12 @@ class Cascade(Verifier):
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
         cheap = [
             None
-            if verdict.score is None or self.low < verdict.score < self.high
-            else replace(verdict, aligned=verdict.score > self.low)
+            if verdict.score is None or self.low < verdict.score < self.high  # unsure
+            else replace(verdict, aligned=verdict.score > self.low)  # outside the band
             for verdict in verdicts_of(self.cheap, pairs)
         ]
         unsure = [pair for pair, sure in zip(pairs, cheap, strict=True) if sure is None]
-        expensive = iter(verdicts_of(self.expensive, unsure))
+        expensive = iter(verdicts_of(self.expensive, unsure))  # one batch
         return [verdict or next(expensive) for verdict in cheap]
 
 
@@ -66,6 +66,7 @@ class Confidence(Verifier):
         self.threshold = threshold
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
+        # no draft wrote it: reject
         scores = [fmean(pair.logs(Role.DRAFT) or (-math.inf,)) for pair in pairs]
         return [
             Verdict(score >= self.threshold, f"{score:.3f} nats per token", score)

@@ -28,7 +28,7 @@ def make_scorer(
     """A verifier whose verdicts have scores, aligned from `threshold` on (None: the
     default)."""
     codec = reasoner.codec
-    kind = kind or ("judge" if own_judge(codec) else "digits")
+    kind = kind or ("judge" if own_judge(codec) else "digits")  # what the target names
     require(kind in THRESHOLDS, "scorer", kind, f"one of {', '.join(THRESHOLDS)}")
     if threshold is None:
         threshold = THRESHOLDS[kind]
@@ -37,7 +37,7 @@ def make_scorer(
         judge.threshold = threshold
         return judge
     target = asked_model(reasoner.engine.target, codec)
-    likeliest = ScoreReading.LIKELIEST
+    likeliest = ScoreReading.LIKELIEST  # the digit it would write
     return ScoreVerifier(target, threshold=threshold, reading=likeliest)
 
 
