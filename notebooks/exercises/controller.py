@@ -8,7 +8,8 @@ time is.
 
 The grader runs the package's own scheduler in worlds with different acceptance rates
 and compares the time with that of the best constant depth in each world. `lr.theory`
-knows what would be best if the rate were known, for example `sync_best_k`.
+knows what would be best if the rate were known, for example
+`lr.theory.synchronous.sync_best_k`.
 """
 
 from __future__ import annotations

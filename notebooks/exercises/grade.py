@@ -23,6 +23,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache, partial
 from pathlib import Path
+from shlex import quote
 from types import ModuleType
 
 HERE = Path(__file__).parent
@@ -36,6 +37,10 @@ from mistakes import MISTAKES, Mistake  # noqa: E402
 EXERCISES = tuple(MISTAKES)
 SECONDS = 60
 """What a check may take: an endless loop gets a sentence too."""
+READABLE = Check(
+    "a file that Python can read", "Run it by itself: python FILE.", lambda _: None
+)
+"""The first check: what goes wrong while the file is loaded."""
 ALIKE = 0.9
 """From this share of the examples on an answer is said to behave like a mistake."""
 
@@ -169,6 +174,7 @@ def grade(name: str, path: Path, *, hint: bool = False) -> Iterator[str]:
     """What the teacher says about an answer, line by line."""
     grader = importlib.import_module(f"graders.{name}")
     checks = [value for value in vars(grader).values() if isinstance(value, Check)]
+    checks.insert(0, READABLE)
     passed, wrong, bias, answer = first_failure(checks, path)
     for check in checks[:passed]:
         yield f"  ✓ {check.tests}"
@@ -196,7 +202,7 @@ def grade(name: str, path: Path, *, hint: bool = False) -> Iterator[str]:
     elif answer and path == HERE / f"{name}.py":
         yield f"For a hint: make grade EX={name} HINT=1"
     elif answer:
-        yield f"For a hint: python notebooks/exercises/grade.py {name} --file {path.name} --hint"
+        yield f"For a hint: python notebooks/exercises/grade.py {name} --file {quote(str(path))} --hint"
 
 
 def main() -> int:

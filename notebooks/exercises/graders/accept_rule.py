@@ -60,7 +60,8 @@ def decides(
 
 @check(
     "one alternative, or none",
-    "A verdict that is None is not known yet; only False rejects.",
+    "A verdict that is None is not known yet; only False rejects. And the target's step "
+    "can be taken once it is there, not before.",
 )
 def certain_cases(answer: ModuleType) -> None:
     decides(answer, [True], 0)
