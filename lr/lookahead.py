@@ -9,19 +9,17 @@ ahead, ŝ₁ ŝ₂ ŝ₃, and the large *target* model its own version of each o
     prompt ──ŝ₁──▶ node ──ŝ₂──▶ node ──ŝ₃──▶ node     the draft's steps join the nodes
       └─s₁          └─s₂         └─s₃         └─s₄    the target writes one at each node
 
-The target's steps do not depend on each other, so they are rows of one batch, which
-takes little longer than its longest row. A *verifier* compares ŝ with s at each node,
-in order. A draft step with the same meaning is *accepted* as it is. The first one with
-another meaning is replaced by the target's step, the *correction*; the rest is dropped.
+The target's steps do not depend on each other: they are rows of one batch, hardly longer
+than its longest row. A *verifier* compares ŝ and s at each node, in order. If both mean
+the same, ŝ is *accepted*; else s, the *correction*, replaces it, and the rest is dropped.
 
 A *branch* is a list of tokens with its keys and values in a paged cache; a fork shares
 them, and only its last token is computed twice. A node's target branch holds the node's
 prefix, then the target's step. So after every decision the new root already has its
 branch: the accepted node's, or the old root's, which ends in the correction.
 
-`algorithm_1` is the synchronous method as the paper prints it. `Lookahead` is the whole
-method: asynchronous (section 3.2), so neither model waits, and with alternatives.
-Read next: `engine/runner.py`, the forward pass; `spec/scheduler.py`, all as events.
+`algorithm_1` is the synchronous method as the paper prints it, `Lookahead` the whole one:
+asynchronous (section 3.2) and with alternatives. Read next: `spec/scheduler.py`.
 """
 
 from __future__ import annotations
@@ -33,7 +31,9 @@ from dataclasses import dataclass, field
 import torch
 
 from lr.engine.runner import ModelRunner
+from lr.errors import LRError
 from lr.kvcache.branch import Branch
+from lr.registry import require_readable
 from lr.rng import Stream
 from lr.spec.proposal import Draws
 from lr.spec.protocol import Limits, Schedule
@@ -158,8 +158,7 @@ def algorithm_1(
     gamma: int = 4,
 ) -> Iterator[EmittedStep]:
     """Algorithm 1 (section 3.1): cycles of γ draft steps, γ + 1 target steps and their
-    verdicts. A cycle emits (1 - α^k) / (1 - α) steps on average, k = γ + 1, if a draft
-    step is accepted with probability α (Theorem 1)."""
+    verdicts. A cycle emits (1 - α^(γ+1)) / (1 - α) steps on average (Theorem 1)."""
 
     def room(length: int) -> int:  # in tokens, for the step after so long a prefix
         return limits.step_limit(length - len(prompt))
@@ -382,13 +381,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("question", nargs="?", default=QUESTION)
     models = {"model": "tiny-target", "draft_model": "tiny-draft", "verifier": "oracle"}
-    settings = {**models, "mode": "lr", "drafter": "draft", "schedule": "depth"}
-    for name, default in {**settings, "depth": 4, "width": 1, "seed": 0}.items():
+    modes = {"mode": "lr", "drafter": "draft", "schedule": "depth"}
+    for name, default in {**models, **modes, "depth": 4, "width": 1, "seed": 0}.items():
         parser.add_argument(f"--{name}", type=type(default), default=default)
     options = vars(parser.parse_args())
-    reasoner = Reasoner(*(options.pop(name) for name in models))
-    for step in page_engine.run(reasoner, options.pop("question"), **options):
-        if step.rejected is not None:
+    try:
+        require_readable(options["model"], options["question"])
+        answer = page_engine.run(Reasoner(*map(options.pop, models)), **options)
+    except LRError as error:
+        parser.exit(2, f"{error}\n")
+    for step in answer:
+        if step.rejected:
             print(f"{'rejected':>10}  {step.rejected.strip()}")  # noqa: T201
         print(f"{step.origin.value:>10}  {step.text.strip()}", flush=True)  # noqa: T201
 

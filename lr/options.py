@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cache
 from math import prod
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -16,7 +17,6 @@ Mode = Literal["ar", "sd", "lr", "lr+sd"]
 TokenDrafter = Literal["ngram", "draft", "tree"]
 AcceptanceName = Literal["reject", "block", "match"]
 CouplingName = Literal["independent", "shared"]
-ScheduleName = Literal["sync", "paper", "depth"]
 SegmenterName = Literal["blank_line", "sentence", "fixed"]
 Late = Literal["wait", "reject"]
 Driver = Literal["lockstep", "overlapped"]
@@ -26,6 +26,11 @@ LEAST = {
     "sample": 0,
     "top_k": 0,
 }  # every other whole number is at least 1
+SCHEDULES = {
+    "sync": "synchronous, target steps begin after all drafts of a cycle, Algorithm 1",
+    "paper": "asynchronous, at most depth pairs in flight",
+    "depth": "asynchronous, at most depth unverified drafts; async is its other name",
+}
 MAX_NODES = MAX_PATHS = 1024  # nodes of the tree of steps, paths of the tree of tokens
 MODES: tuple[Mode, ...] = get_args(Mode)
 LOOKAHEAD = ("lr", "lr+sd")  # the modes in which the draft writes steps ahead
@@ -69,10 +74,10 @@ class GenerateOptions:
     """How many draft steps to write ahead (gamma in the paper)."""
     width: int = 1
     """How many alternative draft steps to write per position."""
-    schedule: ScheduleName = "depth"
-    """When target steps begin. sync: after all drafts of a cycle (Algorithm 1). paper:
-    at once, with at most `depth` pairs in flight. depth: at once, with at most `depth`
-    unverified drafts."""
+    schedule: str = "depth"
+    """When target steps begin. sync, synchronous: after all drafts of a cycle (Algorithm
+    1). Asynchronous, at once: paper, with at most `depth` pairs in flight; depth (or
+    async), with at most `depth` unverified drafts."""
     max_target_rows: int | None = None
     """The most target steps in flight; None: one per node."""
     late_drafts: Late = "wait"
@@ -118,6 +123,10 @@ class GenerateOptions:
     """Passed to chat templates that use it (Qwen3); None leaves it to the template."""
 
     def __post_init__(self) -> None:
+        if self.schedule == "async":
+            object.__setattr__(self, "schedule", "depth")
+        schedules = "; ".join(f"{name} ({SCHEDULES[name]})" for name in SCHEDULES)
+        require(self.schedule in SCHEDULES, "schedule", self.schedule, schedules)
         self.sampling(
             SamplingParams()
         )  # refuses impossible values before the models are loaded
@@ -201,12 +210,13 @@ def make_options(
     options: GenerateOptions | None = None, **changes: Any
 ) -> GenerateOptions:
     """The options, with some of their fields changed. The `SettingError` for an unknown
-    name lists all names."""
+    name says which one may be meant."""
     names = [field.name for field in dataclasses.fields(GenerateOptions)]
-    unknown = ", ".join(sorted(set(changes) - set(names)))
-    if unknown:
+    for unknown in sorted(set(changes) - set(names)):
+        likely = get_close_matches(unknown, names, n=1) or ["one of another name"]
         raise SettingError(
-            f"there is no option {unknown}; the options are {', '.join(names)}."
+            f"there is no option {unknown}; did you mean {likely[0]}? "
+            "help(lr.GenerateOptions) describes them all."
         )
     try:
         return dataclasses.replace(options or GenerateOptions(), **changes)

@@ -16,6 +16,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from lr.errors import SettingError
+
 WEIGHTS = ("int8", "int4")
 """Kinds of quantised weights (`model/quantize.py`)."""
 DUMMY = "dummy:"
@@ -53,6 +55,17 @@ def tiny_checkpoints() -> Mapping[str, Path]:
     from lr.tiny import CHECKPOINTS
 
     return CHECKPOINTS
+
+
+def require_readable(checkpoint: str, question: str) -> None:
+    """Raise `SettingError` if the checkpoint cannot read the question: its answer would be
+    noise."""
+    from lr.tiny.stories import unreadable
+
+    tiny = Checkpoint.parse(checkpoint).place in tiny_checkpoints()
+    reason = unreadable(question) if tiny else ""
+    if reason:
+        raise SettingError(f"{checkpoint} cannot read {question!r}: {reason}")
 
 
 def oracle_for(codec: Any) -> Any:

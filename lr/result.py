@@ -42,7 +42,7 @@ class AnswerStep:
         return Role.DRAFT if self.origin is Origin.ACCEPTED else Role.TARGET
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result:
     """An answer and its history, with the token ids of the prompt and of the steps."""
 
@@ -51,6 +51,12 @@ class Result:
     prompt: tuple[int, ...]
     steps: tuple[AnswerStep, ...]
     trace: Trace
+
+    def __repr__(self) -> str:
+        return (
+            f"<Result: answer {self.answer!r}, mode {self.mode}, {len(self.steps)} steps, "
+            f"{len(self.tokens)} tokens, question {self.question[:60]!r}>"
+        )
 
     @property
     def tokens(self) -> tuple[int, ...]:

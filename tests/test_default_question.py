@@ -57,3 +57,25 @@ def test_the_page_shows_a_correction_by_default(
 def test_every_command_without_a_question_asks_this_one() -> None:
     assert ModelChoice().question(None) == QUESTION
     assert GenerateOptions().seed == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "noun"),
+    [
+        (["What is the capital of France?"], "At first"),
+        (["--schedule", "asink"], "depth (asynchronous"),
+        (["--depth", "0"], "depth is 0"),
+        (["--verifier", "oracel"], "verifier"),
+    ],
+)
+def test_the_page_refuses_in_a_sentence(
+    flags: list[str],
+    noun: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["lookahead", *flags])
+    with pytest.raises(SystemExit):
+        page_main()
+    refusal = capsys.readouterr().err
+    assert noun in refusal and "Traceback" not in refusal

@@ -57,7 +57,9 @@ def test_the_tiny_target_names_its_draft_its_verifier_and_its_mode() -> None:
     reasoner = Reasoner()
     assert reasoner.engine.draft is not None
     assert reasoner.verifier.name == "oracle"
-    assert reasoner.generate(QUESTION, max_tokens=5).mode == "lr"
+    result = reasoner.generate(QUESTION, max_tokens=5, schedule="async")
+    assert result.mode == "lr" and "mode lr, " in repr(result)
+    assert {*dir(lr)} == {*lr.__all__, "__version__"}
 
 
 def test_a_judge_is_the_verifier_if_it_is_given() -> None:
@@ -190,7 +192,8 @@ def test_the_context_bounds_the_answer(checkpoints: tuple[Path, Path]) -> None:
         ({"temperature": "warm"}, "temperature"),
         ({"top_p": "x"}, "top_p"),
         ({"seed": "x"}, "seed"),
-        ({"depht": 3}, "depht"),
+        ({"depht": 3}, "did you mean depth"),
+        ({"schedule": "asink"}, "async is its other name"),
     ],
 )
 def test_impossible_options_are_refused(

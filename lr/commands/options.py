@@ -20,9 +20,8 @@ from lr.commands.show import console
 from lr.errors import SettingError
 from lr.model.files import resolve
 from lr.options import GenerateOptions
-from lr.registry import Checkpoint
+from lr.registry import Checkpoint, require_readable
 from lr.tiny import CHECKPOINTS
-from lr.tiny.stories import asks
 from lr.types import require
 
 if TYPE_CHECKING:
@@ -304,12 +303,7 @@ class ModelChoice:
             note = f"no question was given; this is a sample: {QUESTION}"
             console(stderr=True).print(note, style="dim", soft_wrap=False)
             return QUESTION
-        if self.model in CHECKPOINTS and not asks(text):
-            raise SettingError(
-                f"{self.model} understands only the questions of its small language, "
-                f"sums of what people have or put into a jar, and {text!r} is not one "
-                f"of them. Choose another --model, or ask, for example: {QUESTION}"
-            )
+        require_readable(self.model, text)
         return text
 
 

@@ -19,14 +19,18 @@ quantities lie in 2..99. Standard library only. Read next: `grammar.py`."""
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 
 from lr.tiny.language import (
+    AMOUNTS,
     HIGHEST,
     ITEMS,
     LOWEST,
     NAMES,
     NOTES,
+    QUESTIONS,
     Meaning,
     Problem,
     Split,
@@ -169,7 +173,37 @@ DATASETS: Mapping[str, Callable[[Split, int, int], Problem]] = {
 """The problems of a data set, as a function of (split, index, seed): short and long."""
 
 
-def asks(text: str) -> bool:
-    """Whether a text begins and ends like a question of the language, short or long."""
-    text = text.strip()
-    return text.startswith(("At first ", "The jar has ")) and text.endswith("?")
+EXAMPLES = (
+    "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. Then Eva gets half as "
+    "many coins as Ben. How many coins does Eva have?",
+    "At first Leo has 4 shells. Then Mia gets 2 times as many shells as Leo. By how many "
+    "shells do Leo and Mia differ?",
+    "The jar has 20 buttons. Finn puts 5 buttons in, then Nora takes 6 buttons out, and so on in "
+    "turn. Turn D, the last: Jo doubles the buttons. How many buttons are in the jar in the end?",
+)
+RULE = (
+    "It knows one small language: people who have or get things, or put them into a jar, "
+    f"and whole numbers up to {HIGHEST}. Choose another model, or ask like this:"
+)
+
+
+@cache
+def _words() -> set[str]:
+    """All words and numbers of the language."""
+    templates = " ".join([*AMOUNTS.values(), *QUESTIONS.values(), *MOVES.values()])
+    numbers = map(str, range(HIGHEST + 1))
+    words = re.findall(r"\w+", re.sub(r"{\w+}", "", " ".join([templates, *EXAMPLES])))
+    return {*words, *numbers, *NAMES, *ITEMS, *NOTES}
+
+
+def unreadable(text: str) -> str:
+    """Why a text is no question of the language, with its rule and examples; "" if it is
+    one, as far as beginning, end, words and numbers tell."""
+    unknown = [word for word in re.findall(r"\w+", text) if word not in _words()]
+    if not re.fullmatch(r"\s*(At first|The jar has) .*\?\s*", text, re.DOTALL):
+        reason = "a question begins with “At first” or “The jar has” and ends with “?”"
+    elif unknown:
+        reason = f"the language has no {unknown[0]!r}"
+    else:
+        return ""
+    return "\n    ".join([f"{reason}. {RULE}", *EXAMPLES])
