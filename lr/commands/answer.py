@@ -16,13 +16,14 @@ from rich.table import Table
 
 from lr.commands import show
 from lr.commands.options import AnswerOptions, ModelChoice, VariantChoice
-from lr.measure.speed_reason import speed_reason
+from lr.measure.speed_reason import beside_tokens_alone, speed_reason
 from lr.options import LOOKAHEAD, MODES, GenerateOptions, Mode
 from lr.result import Result
 from lr.spec.protocol import Emit
 from lr.tiny import CHECKPOINTS
 from lr.tiny.language import Split
 from lr.tiny.stories import story
+from lr.watch.recorded import first_answer, kept_and_rejected
 from lr.watch.words import counted, summary
 
 if TYPE_CHECKING:
@@ -101,11 +102,10 @@ class Generate:
                 reasoner, answer.question.options, answer.question.variant.replaced
             )
         )
-        tiny = self.models.model in CHECKPOINTS
         with saving(self.trace, answer):
             for step in answer:
                 if out.is_terminal:
-                    out.print(show.step_line(step, tiny=tiny), soft_wrap=False)
+                    out.print(show.step_line(step), soft_wrap=False)
                 else:
                     out.print(step.text, end="")
         result = answer.result
@@ -214,6 +214,15 @@ class Demo:
         reason = speed_reason(results["lr"].trace, overlapped=True)
         if reason:
             out.print(f"lr was {reason}.", style="bold", soft_wrap=False)
+        if "sd" in results and "lr+sd" in results:
+            reason = beside_tokens_alone(results["sd"].trace, results["lr+sd"].trace)
+            out.print(f"lr+sd was {reason}.", style="bold", soft_wrap=False)
+        if self.tiny:
+            kept, rejected = kept_and_rejected(first_answer())
+            out.print("\nSteps of real models (lr play shows the whole answer):")
+            out.print(f"kept      {kept.draft}", style="green", soft_wrap=False)
+            out.print(f"rejected  {rejected.draft}", style="dim", soft_wrap=False)
+            out.print(f"  instead {rejected.target}", style="yellow", soft_wrap=False)
 
     def _options(self, mode: Mode) -> dict[str, Any]:
         """The options of one mode. A real pair gets short answers of short steps."""

@@ -12,7 +12,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -42,8 +42,8 @@ class Shown:
 
     source: tyro.conf.Positional[str | None] = None
     """A trace from --trace (a name that ends in .jsonl, or an existing file), a recorded
-    answer of real models (eggs, coat or train), or a question to answer. Left out: a
-    sample problem."""
+    answer of real models (board, eggs, coat or train), or a question to answer. Left
+    out: lr play shows board, lr step answers a sample problem."""
     models: ModelChoice = field(default_factory=ModelChoice)
     generation: GenerateOptions = field(default_factory=GenerateOptions)
     choice: VariantChoice = field(default_factory=VariantChoice)
@@ -100,6 +100,9 @@ class Play(Shown):
     """The page to write; None: the trace's name with .html, or answer.html."""
 
     def run(self) -> None:
+        if self == Play(output=self.output):  # nobody asked for anything
+            replace(self, source=RECORDED[0]).run()
+            return
         file = self.file()
         if file is not None:
             page_name = Path(file.name) if self.source in RECORDED else file
@@ -239,6 +242,8 @@ class StepperPrompt:
         due = ", ".join(self.session.due(self.session.active))
         if not due:
             return "> "
+        if not self.session.active.runs:
+            return f"verdict due on {due} (recorded, n goes on to it) > "
         forks = "f forks, then " if len(self.session.sides) == 1 else ""
         return f"verdict due on {due} ({forks}x rejects, a accepts) > "
 
@@ -278,6 +283,8 @@ class StepperPrompt:
                 self.out.print(cache_view(session))
             case "t":
                 for side in session.sides:
+                    if len(session.sides) > 1:
+                        self._say(f"side {side.name}")
                     self.out.print(answer_view(side.state.emitted, MOST))
             case "l":
                 self._show()

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from lr.spec.protocol import Emit
-from lr.trace import Stats, Trace, stats_of
+from lr.trace import ForwardPass, Stats, Trace, stats_of
+from lr.types import Role
 
 MANY_REJECTIONS = 5  # in a row
 FEW_ACCEPTED = 0.3  # of the judged draft steps
@@ -65,6 +66,25 @@ def speed_reason(trace: Trace, *, overlapped: bool) -> str:
         f"{speed}: {tokens_per_pass:.1f} tokens per pass of the target, which computed "
         f"{target_share:.0%} of the time, and a pass of the draft costs "
         f"{pass_ratio:.2f} of one"
+    )
+
+
+def beside_tokens_alone(tokens_alone: Trace, both: Trace) -> str:
+    """Why lr+sd was faster or slower than sd, from the counts of both."""
+    sd, hybrid = stats_of(tokens_alone.events), stats_of(both.events)
+    passes = (event for _, event in both.events if isinstance(event, ForwardPass))
+    rows = sum(event.branches for event in passes if event.role is Role.TARGET)
+    speed = (hybrid.tokens / hybrid.seconds) / (sd.tokens / sd.seconds)
+    pass_time, before = (
+        stats.target_seconds / stats.target_passes for stats in (hybrid, sd)
+    )
+    return (
+        f"{speed:.2f} times as fast as sd: {hybrid.tokens_per_target_pass:.1f} tokens per "
+        f"pass of the target instead of {sd.tokens_per_target_pass:.1f}, but a pass had "
+        f"{rows / hybrid.target_passes:.1f} rows instead of 1 and took "
+        f"{pass_time / before:.2f} times as long; the draft computed "
+        f"{hybrid.draft_seconds / hybrid.seconds:.0%} of the time, in sd "
+        f"{sd.draft_seconds / sd.seconds:.0%}"
     )
 
 

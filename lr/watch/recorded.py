@@ -1,8 +1,12 @@
 """Answers of real models that come with the package, for `lr play` and `lr step`.
 
-Qwen2.5-Coder-1.5B-Instruct is target and judge, 0.5B-Instruct the draft (the public
-weights after 4-bit rounding), on a CPU, at temperature 0.7:
+Qwen2.5-Coder-1.5B-Instruct is the target, 0.5B-Instruct the draft (the public weights
+after 4-bit rounding), on a CPU, at temperature 0.7. In the first no judge is asked: the
+verifier is `fitted:docs/results/real/fitted.json`. In the others the target is the judge.
 
+    board    right; four of six draft steps kept, two rejected. Problem 113 of GSM8K:
+             lr generate "QUESTION" --depth 2 --trace board.jsonl --model ... (times and
+             probabilities are rounded)
     eggs     right; two draft steps kept, and two that mean the same rejected: a strict judge
     coat     right; the draft wanted to stop one calculation too early, and was corrected
     train    wrong; at threshold 0.05 the judge lets a draft step pass that contradicts the
@@ -10,14 +14,16 @@ weights after 4-bit rounding), on a CPU, at temperature 0.7:
 
 from __future__ import annotations
 
+import re
 from importlib.resources import files
 from pathlib import Path
+from typing import NamedTuple
 
 from lr.spec.protocol import Judge, Judged
 from lr.types import Step, Verdict
-from lr.watch.trace.file import TraceFile
+from lr.watch.trace.file import TraceFile, read_trace
 
-RECORDED = ("eggs", "coat", "train")
+RECORDED = ("board", "eggs", "coat", "train")
 
 
 def recorded_path(name: str) -> Path:
@@ -26,16 +32,52 @@ def recorded_path(name: str) -> Path:
     return Path(str(files("lr.watch"))) / "answers" / f"{name}.jsonl"
 
 
-def judged_pairs(trace: TraceFile) -> list[tuple[float | None, str, str]]:
-    """The pairs that the judge saw: its probability, the target's step, the draft's."""
-    pairs = {}
+class JudgedPair(NamedTuple):
+    """Two steps from the same prefix, their words on one line, and what the verifier said."""
+
+    target: str
+    draft: str
+    aligned: bool
+    score: float | None
+
+
+def plain(text: str) -> str:
+    """A text without the commonest marks of LaTeX. \\[ 3 \\times 4 \\] becomes 3 × 4."""
+    text = re.sub(r"\\text\{([^}]*)\}", r"\1", text).replace(r"\times", "×")
+    return re.sub(r"\\[][()]", "", text)
+
+
+def judged_pairs(trace: TraceFile) -> list[JudgedPair]:
+    """The pairs of a trace that the verifier was asked about, in the order of verdicts."""
+    steps = {}
     judged = []
     for record in trace.records:
         match record.event:
             case Judge(node, _, draft, Step() as target):
                 texts = (record.text_of(step.tokens) for step in (target, draft))
+<<<<<<< HEAD
                 pairs[node] = [" ".join(text.split()) for text in texts]  # on one line
             case Judged(node, Verdict(score=score)):
                 target_text, draft_text = pairs[node]
                 judged.append((score, target_text, draft_text))
+=======
+                steps[node] = [" ".join(plain(text).split()) for text in texts]
+            case Judged(node, Verdict(aligned, score=score)) if node in steps:
+                judged.append(JudgedPair(*steps[node], aligned, score))
+>>>>>>> bf442226 (lr play opens on an answer of two real models without a judge, and its tour on a kept and a rejected step; the demo ends with both, and says from its counts why lr+sd was above or below sd)
     return judged
+
+
+def kept_and_rejected(trace: TraceFile) -> list[JudgedPair]:
+    """A draft step that was kept in its own words, and one that was rejected, if the trace
+    has them."""
+    pairs = judged_pairs(trace)
+    pairs.sort(key=lambda pair: not re.search(r"\d", pair.target))  # numbers say more
+    kept = [pair for pair in pairs if pair.aligned and pair.draft != pair.target]
+    rejected = [pair for pair in pairs if not pair.aligned]
+    return kept[:1] + rejected[:1]
+
+
+def first_answer() -> TraceFile:
+    """The recorded answer that is shown where nobody asks for another."""
+    return read_trace(recorded_path(RECORDED[0]))

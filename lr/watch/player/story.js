@@ -1,4 +1,4 @@
-// The tour, eight stops with their idea, and the race with plain decoding (story.py).
+// The tour, nine stops with their idea, and the race with plain decoding (story.py).
 
 class Tour {
   constructor(player) {

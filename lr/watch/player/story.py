@@ -1,4 +1,4 @@
-"""What the player tells besides the events: the tour, eight stops with their idea, and
+"""What the player tells besides the events: the tour, nine stops with their idea, and
 the race against plain decoding on the same clock (docs/player.md).
 
 The race counts passes of the target, which are the same on every machine."""
@@ -7,19 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import accumulate
+from textwrap import shorten
 from typing import Any
 
 from lr.engine.recorder import BranchesGrew
 from lr.spec.protocol import Emit
 from lr.trace import ForwardPass
 from lr.types import Origin, Role
+from lr.watch.recorded import kept_and_rejected
 from lr.watch.trace.file import Record, TraceFile
-from lr.watch.words import is_emitted, is_rejection
+from lr.watch.words import is_emitted, is_rejection, quoted
+
+LETTERS = 200  # of a step that a caption quotes
 
 CAPTIONS = {
+    "steps": ("answer", "Steps of two models", "A small model, the draft, writes steps ahead. A large one, the"
+        " target, writes the same steps in its own words, and a verifier compares."),
     "ahead": ("tree", "The draft runs ahead", "The small model has written a step and goes straight"
         " on to the next. It does not wait to hear whether the first was good."),
-    "target": ("timeline", "The target begins", "The large model writes its own version of the same"
+    "target": ("timeline", "The target begins", "The large model writes its own version of the next"
         " step. It does so at every place of the tree at once, one row each in one batch."),
     "verdict": ("tree", "A verdict", "The verifier compares two versions of one step: do they mean"
         " the same? The wording may differ."),
@@ -47,6 +53,8 @@ def tour_of(trace: TraceFile) -> list[dict[str, Any]]:
         return [record.number + 1 for record in records if wanted(record)]
 
     drafts = after(lambda record: record.kind == "draft")
+    ahead = drafts[1:]
+    targets = after(lambda record: record.kind == "target")
     corrections = after(lambda record: is_emitted(record, Origin.CORRECTION))
     correction = min(corrections, default=len(records) + 1)  # the first
     rejections = after(is_rejection)
@@ -54,24 +62,48 @@ def tour_of(trace: TraceFile) -> list[dict[str, Any]]:
     # the copy that a correction causes
     late_copies = [event for event in copies if event > correction]
     stops = {
+<<<<<<< HEAD
         "ahead": drafts[1:],  # the second: the first runs ahead of nothing
         "target": after(lambda record: record.kind == "target"),
+=======
+        "steps": [0],
+        "ahead": ahead,
+        "target": [event for event in targets if ahead and event > ahead[0]],
+>>>>>>> bf442226 (lr play opens on an answer of two real models without a judge, and its tour on a kept and a rejected step; the demo ends with both, and says from its counts why lr+sd was above or below sd)
         "verdict": after(lambda record: record.kind == "judged"),
         "slide": after(lambda record: is_emitted(record, Origin.ACCEPTED)),
         # the one that the correction follows
         "rejection": [event for event in rejections if event < correction][-1:],
         "correction": corrections,
+<<<<<<< HEAD
         # a fork, if nothing is copied
         "copy": late_copies or copies or after(lambda record: record.kind == "fork"),
+=======
+        "copy": late_copies or copies[-1:],
+>>>>>>> bf442226 (lr play opens on an answer of two real models without a judge, and its tour on a kept and a rejected step; the demo ends with both, and says from its counts why lr+sd was above or below sd)
         "end": [len(records)],
     }
     tour = []
     for key, events in stops.items():
         if events and drafts:  # plain decoding has no tour
             panel, title, words = CAPTIONS[key]
+            words += examples_of(trace) if key == "steps" else ""
             stop = {"event": events[0], "key": key, "panel": panel}
             tour.append(stop | {"title": title, "words": words})
     return sorted(tour, key=lambda stop: int(stop["event"]))
+
+
+def examples_of(trace: TraceFile) -> str:
+    """A step of this trace that was kept and one that was rejected, as sentences."""
+
+    def brief(words: str) -> str:
+        return quoted(shorten(words, LETTERS, placeholder=" ..."))
+
+    return "".join(
+        f" {'Kept' if pair.aligned else 'Rejected'}: the draft's {brief(pair.draft)}; "
+        f"the target's {brief(pair.target)}."
+        for pair in kept_and_rejected(trace)
+    )
 
 
 def _copies(record: Record) -> bool:
