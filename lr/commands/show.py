@@ -15,10 +15,9 @@ from rich.table import Table
 from rich.text import Text
 
 from lr.measure.report import cell
-from lr.tiny.oracle import differing
 from lr.types import require
 from lr.watch.figures.style import require_matplotlib
-from lr.watch.words import ORIGINS
+from lr.watch.words import ORIGINS, why_rejected
 
 if TYPE_CHECKING:
     from lr.result import AnswerStep
@@ -122,16 +121,14 @@ def require_files(**files: Path | None) -> None:
         require_matplotlib()
 
 
-def step_line(step: AnswerStep, *, tiny: bool = False) -> Text:
+def step_line(step: AnswerStep) -> Text:
     """One step with its sign and origin. A correction also shows the draft step it
-    replaced and the reason: for a `tiny` model how the meanings differ, else what the
-    verifier said."""
+    replaced and the reason."""
     origin = ORIGINS[step.origin.value]
     words = f"  {origin.typed} {step.origin.value:<10} {step.text.strip()}"
     line = Text(words, style=origin.style)
     if step.rejected is not None and step.verdict is not None:
-        difference = differing(step.rejected, step.text) if tiny else ""
-        reason = difference or step.verdict.why
+        reason = why_rejected(step.verdict, step.rejected, step.text)
         draft = step.rejected.strip()
         line.append(f"\n    {'rejected':<10} {draft}  ({reason})", style="dim")
     return line

@@ -19,12 +19,11 @@ from rich.text import Text
 
 from lr.engine.answer import Answer
 from lr.result import Result
-from lr.tiny.oracle import differing
 from lr.watch.stepper.view import answer_view, tree_lines
 from lr.watch.trace.file import Record
 from lr.watch.trace.record import header_of
 from lr.watch.trace.state import EmittedState, State, apply_event
-from lr.watch.words import counted, quoted
+from lr.watch.words import counted, quoted, why_rejected
 
 FRAMES = 12  # Per second.
 PAUSE = 1.5  # Seconds between two lines of the slow motion.
@@ -121,10 +120,8 @@ def show_end(racers: Sequence[Column], out: Console) -> None:
 
 def slow_motion(step: EmittedState) -> list[Text]:
     """A rejection, line by line: the draft's words, the target's, the verdict."""
-    assert step.rejected is not None
-    reason = differing(step.rejected.text, step.step.text)  # in the tiny language
-    if not reason and step.verdict is not None:
-        reason = step.verdict.why
+    assert step.rejected is not None and step.verdict is not None
+    reason = why_rejected(step.verdict, step.rejected.text, step.step.text)
     return [
         Text(f"the draft wrote   {quoted(step.rejected.text)}", "bright_blue"),
         Text(f"the target wrote  {quoted(step.step.text)}", "yellow"),

@@ -17,10 +17,12 @@ from lr.spec.protocol import (
     Emit,
     Judge,
     Judged,
+    NodeId,
     Release,
     Target,
     Targeted,
 )
+from lr.tiny.oracle import differing
 from lr.trace import (
     Ended,
     ForwardPass,
@@ -96,7 +98,9 @@ def say(record: Record) -> str:
         case Judge(node, _, draft, target):
             # judged alone
             rival = "" if target is None else f" against {words(target)}"
-            return f"the verifier is asked about {node}: {words(draft)}{rival}"
+            return (
+                f"the verifier is asked about {_draft_to(node)}: {words(draft)}{rival}"
+            )
         case Cancel((kind, node)):
             return f"cancelled: {kind.value} {node}"
         case Release(node):
@@ -109,15 +113,12 @@ def say(record: Record) -> str:
         case Drafted(node, None):
             return f"there will be no draft step to {node}"
         case Drafted(node, Step() as step):
-            return (
-                f"the draft wrote {words(step)} (step {node.index - 1}, to node {node})"
-            )
+            return f"the draft wrote {words(step)} ({_draft_to(node)})"
         case Targeted(node, step):
             return f"the target wrote {words(step)} (its own step after {node})"
         case Judged(node, Verdict(aligned, why)):
-            return (
-                f"verdict on {node}: {'aligned' if aligned else 'not aligned'} ({why})"
-            )
+            verdict = "aligned" if aligned else "not aligned"
+            return f"verdict on {_draft_to(node)}: {verdict} ({why})"
         case ForwardPass(role, branches, tokens):
             size = f"{counted(branches, 'branch', 'es')}, {counted(tokens, 'token')}"
             return f"one forward of the {role.value}: {size}"
@@ -137,6 +138,18 @@ def say(record: Record) -> str:
         case cache.CacheEvent() as event:
             return f"{event.cache} cache: {_change_of(event)}"
     raise AssertionError(record.kind)
+
+
+def _draft_to(node: NodeId) -> str:
+    """The draft step that leads to a node; the node's own steps come after it."""
+    return f"step {node.index - 1}, to node {node}"
+
+
+def why_rejected(verdict: Verdict, draft: str, target: str) -> str:
+    """The verifier's reason; in the tiny language also how the meanings differ."""
+    difference = differing(draft, target)
+    why = verdict.why
+    return why if difference in why else f"{why}; {difference}"
 
 
 def _change_of(event: cache.CacheEvent) -> str:

@@ -32,7 +32,7 @@ def test_a_walk_with_a_forced_verdict(tmp_path: Path) -> None:
     shown = talk(script_session(), lines)
     assert "beginning" in shown and "The end" in shown
     assert read_trace(saved).complete
-    assert "the verifier is asked about 0:1" in shown
+    assert "the verifier is asked about step 0, to node 0:1" in shown
     assert "verdict due on 0:1" in shown
     assert "✗ 0 a. [forced by hand]" in shown
     assert 'draft: "A." (forced by hand; else aligned: the same)' in shown

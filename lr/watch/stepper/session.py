@@ -262,6 +262,8 @@ class Session:
         message = f"Side B goes on from event {side.place}."
         if any(cache.branches for cache in side.state.caches.values()):
             message += " Its blocks are the same ones, nothing was computed."
+        if fork.forced:
+            message += " Forced verdicts hold on both sides; a and x change B's now."
         self.drop()
         self.sides.append(fork)
         self.moved = list(self.sides)
