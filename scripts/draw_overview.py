@@ -1,5 +1,5 @@
-"""Draws docs/figures/lookahead.svg, the picture on top of the README: one synchronous
-cycle of Lookahead Reasoning with three drafts.
+"""Draws docs/figures/lookahead.svg, the picture on top of the README, one synchronous
+cycle of Lookahead Reasoning with three drafts; and network.svg, for notebook 03.
 
     python scripts/draw_overview.py
 
@@ -14,9 +14,11 @@ from __future__ import annotations
 from pathlib import Path
 from xml.sax.saxutils import escape
 
+from lr.model.config import read_config
+from lr.model.files import resolve
 from lr.watch.figures.style import COLOURS, INK, SOFT, WASHES
 
-FIGURE = Path(__file__).parents[1] / "docs" / "figures" / "lookahead.svg"
+FIGURES = Path(__file__).parents[1] / "docs" / "figures"
 
 WIDTH = 880
 HEIGHT = 392
@@ -34,6 +36,7 @@ OUTPUT_Y = 322
 
 PAGE = "#fcfbf8"
 LINE = "#d5d2ca"
+ARROW = f'fill="none" stroke="{SOFT}"'
 SUBSCRIPTS = "₁₂₃₄"  # as in lr/lookahead.py
 VERDICTS = (True, True, False)
 """What the verifier says about the pairs of this example: the third draft is not what
@@ -188,28 +191,72 @@ def output_lane() -> list[str]:
     return [*lane, text(BARRIER + 8, OUTPUT_Y + 20, words, size=13, colour=SOFT)]
 
 
-def picture() -> str:
-    """The whole SVG file."""
+def network() -> str:
+    """What goes into the network of the tiny target and what comes out, for notebook 03."""
+    config = read_config(resolve("tiny-target"))
+    width, words = config.hidden_size, config.vocab_size
+    height = 214
+    middle = 96
+    parts = [
+        ("n token ids", "[n]", "cache", 40, 110),
+        ("embedding", f"[n, {width}]", "target", 186, 110),
+        (
+            "attention, then MLP",
+            f"{config.num_layers} layers, [n, {width}]",
+            "target",
+            332,
+            210,
+        ),
+        ("norm and head", f"[n, {words}]", "target", 578, 120),
+        ("logits", "one row per token", "accepted", 734, 110),
+    ]
+    lines = []
+    for i, (label, shape, role, x, wide) in enumerate(parts):
+        lines.append(box(x, middle, wide, label, role))
+        centre = x + wide / 2
+        lines.append(
+            text(centre, middle + 50, shape, size=13, colour=SOFT, anchor="middle")
+        )
+        if i:
+            lines.append(
+                f'<path d="M{x - 32} {middle + 15}h24m-6 -5l6 5l-6 5" {ARROW}/>'
+            )
+    cache = "cache: keys and values of all tokens that were read before"
+    lines.append(box(222, middle + 72, 430, cache, "cache", outline=True))
+    lines.append(f'<path d="M437 {middle + 72}v-14m-5 6l5 -6l5 6" {ARROW}/>')
+    return frame(
+        "The network: token ids in, logits out", "Text in, a score for every next token out",
+        height, [*lines, text(40, middle - 14, "a text, or its next piece", size=13, colour=SOFT)],
+    )  # fmt: skip
+
+
+def cycle() -> str:
+    """One synchronous cycle."""
     title = (
         "Lookahead Reasoning: a small model drafts whole steps, the large one writes its own "
         "beside them, a verifier compares"
     )
+    time = text(WIDTH - 24, 34, "time →", size=13, colour=SOFT, anchor="end")
+    parts = [time, *draft_lane(), *target_rows(), *output_lane()]
+    return frame(title, "One cycle, three steps ahead", HEIGHT, parts)
+
+
+def frame(title: str, heading: str, height: int, parts: list[str]) -> str:
+    """The whole SVG file."""
     lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}"',
-        f'     width="{WIDTH}" height="{HEIGHT}"',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}"',
+        f'     width="{WIDTH}" height="{height}"',
         '     font-family="Helvetica, Arial, DejaVu Sans, sans-serif" role="img">',
         f"<title>{escape(title)}</title>",
-        f'<rect x="0.5" y="0.5" width="{WIDTH - 1}" height="{HEIGHT - 1}" rx="10" '
+        f'<rect x="0.5" y="0.5" width="{WIDTH - 1}" height="{height - 1}" rx="10" '
         f'fill="{PAGE}" stroke="{LINE}"/>',
-        text(24, 34, "One cycle, three steps ahead", size=17),
-        text(WIDTH - 24, 34, "time →", size=13, colour=SOFT, anchor="end"),
+        text(24, 34, heading, size=17),
     ]
-    return "\n".join(
-        [*lines, *draft_lane(), *target_rows(), *output_lane(), "</svg>\n"]
-    )
+    return "\n".join([*lines, *parts, "</svg>\n"])
 
 
 if __name__ == "__main__":
-    FIGURE.parent.mkdir(parents=True, exist_ok=True)
-    FIGURE.write_text(picture(), encoding="utf-8")
-    print(f"wrote {FIGURE.relative_to(FIGURE.parents[2])}")
+    for name, draw in {"lookahead": cycle, "network": network}.items():
+        path = FIGURES / f"{name}.svg"
+        path.write_text(draw(), encoding="utf-8")
+        print(f"wrote {path.relative_to(FIGURES.parents[1])}")

@@ -58,15 +58,16 @@ def draft_length() -> list[Line]:
 
 def schedules(alpha: float = 0.8, c: float = 0.1) -> list[Line]:
     """Speedup against k: the synchronous cycle, the windows, and the limit without a
-    window."""
+    window. k counts the target steps in flight, so Algorithm 1 drafts g = k - 1; with
+    `depth` up to k + 1 are."""
     k = np.arange(1, 17)
     return [
-        line("sync, g = k drafts (Algorithm 1)", k, lr_sync_cycle_speedup(alpha, k, c)),
+        line(
+            "sync, k = g + 1 (Algorithm 1)", k, lr_sync_cycle_speedup(alpha, k - 1, c)
+        ),
         line("paper, k pairs in flight", k, lr_async_speedup(alpha, k, c, "paper")),
         line("depth, k unverified drafts", k, lr_async_speedup(alpha, k, c, "depth")),
-        line(
-            "cycle of k, asynchronous inside", k, lr_async_speedup(alpha, k, c, "cycle")
-        ),
+        line("cycle, asynchronous inside", k, lr_async_speedup(alpha, k, c, "cycle")),
         line("no window", k, np.full(len(k), lr_async_limit(alpha, c))),
     ]
 
@@ -99,6 +100,7 @@ def draw_draft_length(folder: Path) -> list[Path]:
         x="k2, token positions per target pass (drafted tokens + 1)",
         y="speedup",
         lines=draft_length(),
+        xscale="log",
     )
     return draw([panel], folder / "theory_draft_length.png")
 

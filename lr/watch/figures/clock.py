@@ -164,7 +164,7 @@ def _written(trace: TraceFile, begin: float) -> list[Span]:
 def draw_order(run: ScriptedRun) -> Figure:
     """The clock of a scripted run, for notebooks: shows the order of turns, but no
     durations."""
-    return timeline_figure(scripted_trace(run), width=8.5)
+    return timeline_figure(scripted_trace(run), width=7.2)
 
 
 def timeline_figure(trace: TraceFile, *, width: float = WIDTH) -> Figure:

@@ -122,13 +122,17 @@ class Curves:
     labels: Sequence[str] = ()
     line: float | None = None
     ylim: tuple[float | None, float | None] | None = None
+    xscale: str = "linear"
 
     def draw(self, axes: Any) -> None:
         colours = cycle(SERIES)
-        for name, curve in self.lines:
+        for number, (name, curve) in enumerate(self.lines):
             marker = "o" if len(curve) < 8 else ""  # a point alone is seen too
             style = {"color": next(colours), "label": name, "marker": marker, "ms": 4}
-            axes.plot(*zip(*curve, strict=True), **style)
+            width = max(
+                1.4, 2.6 - 0.6 * number
+            )  # a line below another is seen beside it
+            axes.plot(*zip(*curve, strict=True), lw=width, **style)
         for number, (name, curve) in enumerate(self.points, start=1):
             colour = next(colours)
             is_last = number == len(self.points)  # errors belong to the last series
@@ -137,7 +141,7 @@ class Curves:
             axes.errorbar(*zip(*curve, strict=True), yerr=bars, **style)
         if self.points:
             _write_labels(axes, self.points[-1][1], self.labels)
-        axes.set(xlabel=self.x, ylabel=self.y)
+        axes.set(xlabel=self.x, ylabel=self.y, xscale=self.xscale)
         if self.ylim is not None:
             axes.set_ylim(self.ylim)
         if len(self.lines) + len(self.points) > 1:
@@ -162,12 +166,23 @@ def draw(panels: Sequence[Panel], path: Path, title: str = "") -> list[Path]:
 
 
 def _write_labels(axes: Any, points: Curve, labels: Sequence[str]) -> None:
-    """Write the labels beside their points. Points that lie on each other share one
-    list of labels."""
-    lists: dict[tuple[float, float], list[str]] = {}
-    for (x, y), label in zip(points, labels, strict=False):
-        # points that coincide
-        lists.setdefault((round(x, 1), round(y, 1)), []).append(label)
-    for position, words in lists.items():
-        style = {"xytext": (6, 6), "textcoords": "offset points", "fontsize": 8}
-        axes.annotate("\n".join(words), position, color=INK, **style)
+    """Write the labels beside their points, towards the middle. Points near each other
+    share one list of labels."""
+    spans = [max(values) - min(values) or 1 for values in zip(*points, strict=True)]
+    lowest = [min(values) for values in zip(*points, strict=True)]
+    lists: dict[tuple[float, float], list[str]] = {}  # by the first point of each list
+    order = sorted(
+        zip(points, labels, strict=False), key=lambda at: (at[0][0], -at[0][1])
+    )
+    for point, label in order:
+        near = (
+            (x, y)
+            for x, y in lists
+            if point[0] - x < spans[0] / 5 and abs(point[1] - y) < spans[1] / 12
+        )
+        lists.setdefault(next(near, point), []).append(label)
+    for (x, y), words in lists.items():
+        left = (x - lowest[0]) / spans[0] > 0.5
+        style = {"xytext": (-6 if left else 6, 0), "textcoords": "offset points"}
+        style |= {"ha": "right" if left else "left", "va": "center", "fontsize": 8}
+        axes.annotate("\n".join(words), (x, y), color=INK, **style)

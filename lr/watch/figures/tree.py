@@ -11,6 +11,7 @@ cache at the same moment."""
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections import Counter
 from dataclasses import dataclass
@@ -40,10 +41,10 @@ from lr.watch.words import ORIGINS
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-COLUMN, BETWEEN, ROW, TOP = 2.35, 0.4, 0.9, 0.35
+COLUMN, BETWEEN, ROW, TOP = 2.35, 0.3, 0.9, 0.35
 """In inches: width of a box, room between columns, height of a box with the room below
 it, height of the columns' titles."""
-LETTERS, LINES = 30, 3  # Letters per line, lines per box.
+LETTERS, LINES = 12.8, 3  # Letters per inch, lines per box.
 PAST = 3  # Decided steps to the left of the tree.
 
 
@@ -127,22 +128,24 @@ def words_of(step: StepState | None) -> str:
 def draw_tree(run: ScriptedRun) -> Figure:
     """The tree of a scripted run as it is now, for notebooks."""
     trace = scripted_trace(run)
-    return tree_figure(state_at(trace, len(trace.records)))
+    return tree_figure(state_at(trace, len(trace.records)), widest=7.0)
 
 
-def tree_figure(state: State) -> Figure:
-    """The tree of a state, with the last decided steps to its left."""
+def tree_figure(state: State, *, widest: float = math.inf) -> Figure:
+    """The tree of a state, with the last decided steps to its left, at most so many
+    inches wide."""
     boxes = boxes_of(state)
-    # in inches
-    width = max((box.column + 1 for box in boxes), default=1) * (COLUMN + BETWEEN)
+    columns = max((box.column + 1 for box in boxes), default=1)
+    column = min(COLUMN, widest / columns - BETWEEN)  # the width of a box
+    width = columns * (column + BETWEEN)
     height = TOP + max((box.row + 1 for box in boxes), default=1) * ROW
     with figure(width, height, size=9) as drawing:
         axes = inches(drawing, width, height)
-        for column, title in {box.column: box.title for box in boxes}.items():
-            x = column * (COLUMN + BETWEEN) + BETWEEN / 2
+        for number, title in {box.column: box.title for box in boxes}.items():
+            x = number * (column + BETWEEN) + BETWEEN / 2
             put(axes, x + 0.1, 0.16, title, 8.5, SOFT, weight="bold")
         for box in boxes:
-            _draw_box(axes, box)
+            _draw_box(axes, box, column)
     return drawing
 
 
@@ -206,10 +209,10 @@ def boxes_of(state: State) -> list[DrawnStep]:
     return boxes
 
 
-def _draw_box(axes: Any, box: DrawnStep) -> None:
+def _draw_box(axes: Any, box: DrawnStep, width: float) -> None:
     """A step in the colours of its author and of its status; what was dropped is
     hatched. A line leads to it from the step that it follows."""
-    x = box.column * (COLUMN + BETWEEN) + BETWEEN / 2
+    x = box.column * (width + BETWEEN) + BETWEEN / 2
     y = TOP + box.row * ROW
     dropped = box.role == "rejected"
     colour = COLOURS["rejected" if dropped else box.by]
@@ -217,11 +220,13 @@ def _draw_box(axes: Any, box: DrawnStep) -> None:
     if dropped:
         # hatched: dropped
         style = {"facecolor": PAPER, "edgecolor": GRID, "hatch": "////"}
-    axes.barh(y, COLUMN, ROW - 0.1, x, align="edge", **style)
+    axes.barh(y, width, ROW - 0.1, x, align="edge", **style)
     put(axes, x + 0.1, y + 0.12, box.head, 7.5, colour, weight="bold")
     status = {"ha": "right"}
-    put(axes, x + COLUMN - 0.08, y + 0.12, box.status, 7.5, COLOURS[box.role], **status)
-    lines = textwrap.wrap(box.words, LETTERS, max_lines=LINES, placeholder=" …")
+    put(axes, x + width - 0.08, y + 0.12, box.status, 7.5, COLOURS[box.role], **status)
+    lines = textwrap.wrap(
+        box.words, int(LETTERS * width), max_lines=LINES, placeholder=" …"
+    )
     text = {"va": "top", "parse_math": False}
     ink = INK if dropped else colour
     put(axes, x + 0.1, y + 0.24, "\n".join(lines), 8.5, ink, **text)
