@@ -9,6 +9,7 @@ python scripts/run_notebooks.py 01 05    # those whose names begin so
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import sys
@@ -94,6 +95,18 @@ def executed(
     return notebook, page
 
 
+def reading_minutes(notebook: nbformat.NotebookNode) -> float:
+    """How long reading takes: all words of text and code, 200 a minute."""
+    return sum(len(cell.source.split()) for cell in notebook.cells) / 200
+
+
+def state_time(notebook: nbformat.NotebookNode, seconds: float) -> None:
+    """Write into the first cell how long reading and running take together."""
+    minutes = math.ceil(reading_minutes(notebook) + seconds / 60)
+    first = notebook.cells[0]
+    first.source = re.sub(r"Time: \d+ ", f"Time: {minutes} ", first.source)
+
+
 def stop(manager: AsyncKernelManager) -> None:
     """End a kernel."""
     run_sync(manager.shutdown_kernel)(now=True)
@@ -114,9 +127,11 @@ def main() -> None:
             manager = kernel()
             notebook, page = executed(path, manager)
             stop(manager)
+            seconds = time.monotonic() - began
+            state_time(notebook, seconds)
             nbformat.write(notebook, path)
             answers_to(path).write_text(page, encoding="utf-8")
-            print(f"ran {path.relative_to(ROOT)} in {time.monotonic() - began:.0f} s")
+            print(f"ran {path.relative_to(ROOT)} in {seconds:.0f} s")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 """The lecture plan of notebooks/README.md can be given: the page that its command writes
-has every stop that the plan names, in that order."""
+has every stop that the plan names, in that order, and a notebook fits its minutes."""
 
 from __future__ import annotations
 
@@ -7,23 +7,26 @@ import json
 import re
 from pathlib import Path
 
+import nbformat
 import pytest
+from run_notebooks import reading_minutes
 from tests_root import ROOT
 
 from lr.commands.cli import main
+
+NOTEBOOKS = ROOT / "notebooks"
+LECTURES = (NOTEBOOKS / "README.md").read_text("utf-8").split("## A lecture of")[1]
+TABLES = [line for line in LECTURES.splitlines() if line.startswith("|")]
 
 
 def test_the_plans_stops_are_in_the_page_that_its_command_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = (ROOT / "notebooks" / "README.md").read_text("utf-8")
-    lectures = plan.split("## A lecture of")[1]
-    tables = [line for line in lectures.splitlines() if line.startswith("|")]
-    stops = re.findall(r"\*\*([^*]+)\*\*", "\n".join(tables))
-    assert "`lr play`" in lectures and len(stops) >= 6
+    stops = re.findall(r"\*\*([^*]+)\*\*", "\n".join(TABLES))
+    assert "`lr play`" in LECTURES and len(stops) >= 6
     monkeypatch.chdir(tmp_path)
     assert main(["play"]) == 0
-    page = Path("answer.html").read_text("utf-8")
+    page = Path("board.html").read_text("utf-8")
     data = re.search(r'id="data">(.*?)</script>', page, re.DOTALL)
     assert data
     tour = json.loads(data[1])["tour"]
@@ -31,3 +34,17 @@ def test_the_plans_stops_are_in_the_page_that_its_command_writes(
     assert set(stops) <= set(titles)
     events = [stop["event"] for stop in tour]
     assert events == sorted(events), "the tour does not go back in time"
+    assert "Kept: " in tour[0]["words"] and "Rejected: " in tour[0]["words"]
+
+
+def test_a_notebook_takes_the_time_that_it_states_and_fits_the_plan() -> None:
+    stated = {}
+    for path in NOTEBOOKS.glob("*.ipynb"):
+        notebook = nbformat.read(path, as_version=4)
+        [minutes] = re.findall(r"Time: (\d+) minutes", notebook.cells[0].source)
+        stated[path.name[:2]] = int(minutes)
+        assert 0 < int(minutes) - reading_minutes(notebook) < 4, path.name
+    rows = re.findall(r"\| (\d+)-(\d+) \|.*notebook (\d\d)(, sections)?", LECTURES)
+    assert len(rows) >= 5
+    for begin, end, number, sections in rows:
+        assert sections or stated[number] <= int(end) - int(begin), number

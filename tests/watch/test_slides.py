@@ -1,5 +1,5 @@
-"""The slides of the lectures: at most fifteen, each a figure or a formula and one
-sentence, without a network, and each fits its screen."""
+"""The slides of the lectures: each a figure, a formula or real steps under one sentence
+with notes, without a network; each fits its screen; numbers are those of the figures."""
 
 from __future__ import annotations
 
@@ -11,21 +11,36 @@ import pytest
 import slides
 from player_kit import a_browser
 
+from lr.spec.protocol import Schedule
 
-@pytest.mark.parametrize("name", slides.LECTURES)
-def test_a_lecture_is_short_and_needs_nothing_else(name: str) -> None:
-    page = slides.page(name)
-    assert page.count("<section") <= 15
+
+@pytest.mark.parametrize("name", slides.PAGES)
+def test_a_page_needs_nothing_else(name: str) -> None:
+    page = slides.PAGES[name]()
+    assert page.count("<section") <= 17
     assert not re.findall(r"(?:src|@import|url|<link)\W+(?!data:)\w+:[^\s]*", page)
-    for slide in slides.LECTURES[name][1]:
-        assert slide.figure or slide.formula
-        assert len(slide.sentence) < 100
+
+
+def test_a_sentence_holds_for_what_it_stands_over() -> None:
+    sentences = []
+    for _, lecture in slides.lectures().values():
+        for slide in lecture:
+            assert slide.figures or slide.formula or slide.shown
+            assert len(slide.sentence) < 100 and slide.notes
+            sentences.append(slide.sentence)
+    spoken = "\n".join(sentences)
+    barrier, window = map(slides.length, (Schedule.SYNC, Schedule.DEPTH))
+    assert f"a barrier {barrier:.2f}" in spoken and f"without it {window:.2f}" in spoken
+    assert window < barrier
+    assert slides.order_of_schedules().split(" ≤ ")[::4] == ["sync", "no window"]
+    with_draft, without = slides.passes_of_an_always_wrong_draft()
+    assert with_draft == without and len(slides.measured()) > 4
 
 
 def test_the_keys_turn_the_slides_and_each_fits_its_screen(tmp_path: Path) -> None:
     errors: list[str] = []
     with a_browser() as browser:
-        for name in slides.LECTURES:
+        for name in slides.lectures():
             path = tmp_path / f"{name}.html"
             path.write_text(slides.page(name), encoding="utf-8")
             page: Any = browser.new_page(viewport={"width": 1280, "height": 720})
