@@ -9,12 +9,18 @@ JUPYTER ?=
 PYTEST ?=
 EX ?=
 HINT ?=
+CPU ?=
 
 BIN := $(VENV)/bin
-INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
+# CPU=1: PyTorch's build without CUDA. Only Linux has the choice; elsewhere it is the only one.
+CPU_INDEX := $(if $(CPU),--extra-index-url https://download.pytorch.org/whl/cpu)
+INSTALL := $(BIN)/python scripts/install.py -c constraints.txt $(CPU_INDEX)
 # The models are tiny, so one thread per process is fastest. Many tests start Python, so its
 # compiled files are kept.
 FOR_TESTS := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
+
+# The tensors are tiny; and tqdm misses a widget that nobody needs.
+IN_NOTEBOOKS := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 PYTHONWARNINGS="ignore:IProgress not found"
 
 .PHONY: help demo notebooks slides grade test lint format site clean
 .DELETE_ON_ERROR:
@@ -31,9 +37,9 @@ grade: $(VENV)/package.stamp ## grade an exercise (EX=residual; HINT=1 adds a hi
 	@$(BIN)/python notebooks/exercises/grade.py $(EX) $(if $(HINT),--hint) || test $$? -eq 1
 
 notebooks: $(VENV)/learn.stamp ## open the notebooks in JupyterLab (JUPYTER="--no-browser")
-	@$(BIN)/jupyter lab --notebook-dir=notebooks $(JUPYTER)
+	@$(IN_NOTEBOOKS) $(BIN)/jupyter lab --notebook-dir=notebooks $(JUPYTER)
 
-slides: $(VENV)/learn.stamp ## write the slides of both lectures to slides/
+slides: $(VENV)/learn.stamp ## write the slides of both lectures, and a sheet of questions, to slides/
 	@$(BIN)/python scripts/slides.py slides
 
 test: $(VENV)/dev.stamp ## run every test but the slow ones of .ci/run (PYTEST="-m core": the core)
@@ -74,22 +80,23 @@ $(VENV)/made.stamp:
 	@touch $@
 
 $(VENV)/package.stamp: $(VENV)/made.stamp pyproject.toml constraints.txt
-	@echo "Installing the package and PyTorch (a few hundred megabytes, once) ..."
-	@$(INSTALL) --quiet "pip>=23"
+	@echo "Installing the package and PyTorch, once. It downloads about 300 MB; on Linux 2.5 GB," \
+		"because PyTorch brings CUDA (make CPU=1: without) ..."
+	@$(INSTALL) "pip>=23"
 	@$(INSTALL) -e .
 	@touch $@
 
 $(VENV)/dev.stamp: $(VENV)/package.stamp
 	@echo "Installing the tools for tests and checks ..."
-	@$(INSTALL) --quiet -e ".[dev]"
+	@$(INSTALL) -e ".[dev]"
 	@touch $@
 
 $(VENV)/learn.stamp: $(VENV)/package.stamp
 	@echo "Installing JupyterLab and matplotlib ..."
-	@$(INSTALL) --quiet -e ".[learn]"
+	@$(INSTALL) -e ".[learn]"
 	@touch $@
 
 $(VENV)/site.stamp: $(VENV)/package.stamp
 	@echo "Installing the tools for the documentation site ..."
-	@$(INSTALL) --quiet -e ".[site]"
+	@$(INSTALL) -e ".[site]"
 	@touch $@
