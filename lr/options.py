@@ -26,11 +26,12 @@ LEAST = {
     "sample": 0,
     "top_k": 0,
 }  # every other whole number is at least 1
-SCHEDULES = {
-    "sync": "synchronous, target steps begin after all drafts of a cycle, Algorithm 1",
-    "paper": "asynchronous, at most depth pairs in flight",
-    "depth": "asynchronous, at most depth unverified drafts; async is its other name",
-}
+SCHEDULES = ("sync", "paper", "depth")
+WHICH = (
+    "sync (synchronous, Algorithm 1: target steps begin after all drafts of a cycle), paper "
+    "(asynchronous, at most depth pairs in flight) or depth (asynchronous, at most depth "
+    "unverified drafts; async is its other name)"
+)
 MAX_NODES = MAX_PATHS = 1024  # nodes of the tree of steps, paths of the tree of tokens
 MODES: tuple[Mode, ...] = get_args(Mode)
 LOOKAHEAD = ("lr", "lr+sd")  # the modes in which the draft writes steps ahead
@@ -125,8 +126,7 @@ class GenerateOptions:
     def __post_init__(self) -> None:
         if self.schedule == "async":
             object.__setattr__(self, "schedule", "depth")
-        schedules = "; ".join(f"{name} ({SCHEDULES[name]})" for name in SCHEDULES)
-        require(self.schedule in SCHEDULES, "schedule", self.schedule, schedules)
+        require(self.schedule in SCHEDULES, "schedule", self.schedule, WHICH)
         self.sampling(
             SamplingParams()
         )  # refuses impossible values before the models are loaded
@@ -212,10 +212,10 @@ def make_options(
     """The options, with some of their fields changed. The `SettingError` for an unknown
     name says which one may be meant."""
     names = [field.name for field in dataclasses.fields(GenerateOptions)]
-    for unknown in sorted(set(changes) - set(names)):
-        likely = get_close_matches(unknown, names, n=1) or ["one of another name"]
+    for unknown in set(changes) - set(names):
+        likely = ", ".join(get_close_matches(unknown, names)) or "another"
         raise SettingError(
-            f"there is no option {unknown}; did you mean {likely[0]}? "
+            f"there is no option {unknown}; did you mean {likely}? "
             "help(lr.GenerateOptions) describes them all."
         )
     try:

@@ -55,16 +55,9 @@ def judged_pairs(trace: TraceFile) -> list[JudgedPair]:
         match record.event:
             case Judge(node, _, draft, Step() as target):
                 texts = (record.text_of(step.tokens) for step in (target, draft))
-<<<<<<< HEAD
-                pairs[node] = [" ".join(text.split()) for text in texts]  # on one line
-            case Judged(node, Verdict(score=score)):
-                target_text, draft_text = pairs[node]
-                judged.append((score, target_text, draft_text))
-=======
                 steps[node] = [" ".join(plain(text).split()) for text in texts]
             case Judged(node, Verdict(aligned, score=score)) if node in steps:
                 judged.append(JudgedPair(*steps[node], aligned, score))
->>>>>>> bf442226 (lr play opens on an answer of two real models without a judge, and its tour on a kept and a rejected step; the demo ends with both, and says from its counts why lr+sd was above or below sd)
     return judged
 
 

@@ -53,7 +53,7 @@ def tour_of(trace: TraceFile) -> list[dict[str, Any]]:
         return [record.number + 1 for record in records if wanted(record)]
 
     drafts = after(lambda record: record.kind == "draft")
-    ahead = drafts[1:]
+    ahead = drafts[1:]  # the second: the first runs ahead of nothing
     targets = after(lambda record: record.kind == "target")
     corrections = after(lambda record: is_emitted(record, Origin.CORRECTION))
     correction = min(corrections, default=len(records) + 1)  # the first
@@ -62,25 +62,15 @@ def tour_of(trace: TraceFile) -> list[dict[str, Any]]:
     # the copy that a correction causes
     late_copies = [event for event in copies if event > correction]
     stops = {
-<<<<<<< HEAD
-        "ahead": drafts[1:],  # the second: the first runs ahead of nothing
-        "target": after(lambda record: record.kind == "target"),
-=======
         "steps": [0],
         "ahead": ahead,
         "target": [event for event in targets if ahead and event > ahead[0]],
->>>>>>> bf442226 (lr play opens on an answer of two real models without a judge, and its tour on a kept and a rejected step; the demo ends with both, and says from its counts why lr+sd was above or below sd)
         "verdict": after(lambda record: record.kind == "judged"),
         "slide": after(lambda record: is_emitted(record, Origin.ACCEPTED)),
         # the one that the correction follows
         "rejection": [event for event in rejections if event < correction][-1:],
         "correction": corrections,
-<<<<<<< HEAD
-        # a fork, if nothing is copied
-        "copy": late_copies or copies or after(lambda record: record.kind == "fork"),
-=======
         "copy": late_copies or copies[-1:],
->>>>>>> bf442226 (lr play opens on an answer of two real models without a judge, and its tour on a kept and a rejected step; the demo ends with both, and says from its counts why lr+sd was above or below sd)
         "end": [len(records)],
     }
     tour = []
