@@ -242,10 +242,10 @@ def lectures() -> dict[str, tuple[str, list[Slide]]]:
               ("answer-timeline.svg",)),
         Slide("A rejection: the target's step, written for the comparison, replaces the draft's.",
               "This is the answer to the question of the lecture.", ("answer-tree.svg",)),
-        Slide(f"A draft that is always wrong: {with_draft} passes of the target, without it "
-              f"{without}.",
+        Slide("A draft that is always wrong costs "
+              f"{with_draft - without or 'no'} pass of the target more.",
               "From notebook 00, section 5. What is not free: the draft's work, and the rows.",
-              formula=r"\text{passes with it} - \text{passes without} = "
+              formula=r"\text{with it} - \text{without} = "
                       rf"{with_draft} - {without} = {with_draft - without}"),
         Slide(f"Measured on two processor cores: {min(ways.values()):.2f} to "
               f"{max(ways.values()):.2f} times as fast as plain decoding.",

@@ -29,7 +29,6 @@ from lr.engine.worker import DraftWorker, Parts
 from lr.errors import OutOfBlocks, SettingError
 from lr.model.codec import Codec
 from lr.model.device import can_share_weights, is_one_gpu, own_stream
-from lr.model.pack import is_packed
 from lr.model.qwen import CausalLM
 from lr.options import GenerateOptions, Mode
 from lr.result import Result
@@ -90,12 +89,14 @@ class Engine:
             return DraftWorker(partial(_given, (beside, token_bytes)), as_thread=True)
         weights = draft.state_dict().values()
         size = sum(tensor.numel() * tensor.element_size() for tensor in weights)
-        can_share = can_share_weights(draft.device, size) and not is_packed(draft)
+        packed = any(tensor.is_mkldnn for tensor in weights)  # for this process alone
         checkpoint = DraftCheckpoint(
             self.loader,
             name,
             draft.device,
-            model=draft if can_share else None,
+            model=None
+            if packed or not can_share_weights(draft.device, size)
+            else draft,
             # a process cannot call our codec
             pieces=tuple(map(token_bytes, range(self.codec.vocab_size))),
             known_tokens=self.known_tokens,

@@ -41,11 +41,6 @@ def can_pack(model: CausalLM) -> bool:
     return is_bfloat16 and has_kernels and not has_amx()
 
 
-def is_packed(model: CausalLM) -> bool:
-    """Whether some matrices cannot be read by another process."""
-    return any(isinstance(module, PackedLinear) for module in model.modules())
-
-
 @torch.no_grad()
 def pack(model: CausalLM) -> None:
     """Replace the matrices of a model, one after the other, by packed ones."""

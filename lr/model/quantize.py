@@ -101,23 +101,18 @@ KINDS: dict[str, type[Quantised]] = {"int8": Int8Linear, "int4": Int4Linear}
 def quantize(model: CausalLM, weights: str) -> None:
     """Replace the matrices of a model by quantised ones, the head included, as far as
     the kernels can read their shape. Raises `SettingError` without kernels."""
-    require_kernels(model, weights)
     for name in dict(model.named_parameters()):
         quantize_matrix(model, weights, name)
-
-
-def require_kernels(model: CausalLM, weights: str) -> None:
-    """Raise `SettingError` unless this model can be quantised here."""
-    possible = model.device.type == "cpu" and type(model) is CausalLM
-    expected = "none: only one process on a CPU computes with quantised weights"
-    require(possible, "weights", weights, expected)
 
 
 @torch.no_grad()
 def quantize_matrix(model: CausalLM, weights: str, name: str) -> None:
     """Replace the matrix with the weight `name` ("layers.0.mlp.down.weight"), if the
     kernels can read its shape. A tied head becomes a quantised copy of the embedding.
-    """
+    Raises `SettingError` without kernels."""
+    possible = model.device.type == "cpu" and type(model) is CausalLM
+    expected = "none: only one process on a CPU computes with quantised weights"
+    require(possible, "weights", weights, expected)
     path, _, kind = name.rpartition(".")
     matrix = model.get_submodule(path)
     if matrix is model.embedding and model.head is None:

@@ -158,9 +158,8 @@ def load_pieces(
     model = CausalLM.materialised(make, dtype, device)
     finish = None
     if checkpoint.weights is not None:
-        from lr.model.quantize import quantize, quantize_matrix, require_kernels
+        from lr.model.quantize import quantize, quantize_matrix
 
-        require_kernels(model, checkpoint.weights)
         # Each matrix as soon as it is read: the whole model is never in memory.
         finish = partial(quantize_matrix, model, checkpoint.weights)
     if directory is None:
