@@ -18,7 +18,7 @@ from typing import Any
 
 from lr.errors import LRError
 from lr.options import GenerateOptions
-from lr.theory.asynchronous import lr_async_speedup
+from lr.theory.asynchronous import Window, lr_async_speedup
 from lr.theory.cost import (
     DRAFT_FORWARDS,
     Answers,
@@ -253,7 +253,8 @@ def closed_form(options: GenerateOptions, calibration: Calibration) -> float:
     if options.schedule == "sync":
         return tokens * float(lr_sync_cycle_speedup(alpha, options.depth, c))
     c = min(c, 1 - 1e-9)  # a draft that is no faster than the target gains nothing
-    return tokens * float(lr_async_speedup(alpha, options.depth, c, options.schedule))
+    window: Window = "paper" if options.schedule == "paper" else "depth"
+    return tokens * float(lr_async_speedup(alpha, options.depth, c, window))
 
 
 def plain_seconds(calibration: Calibration) -> float:

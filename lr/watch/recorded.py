@@ -19,9 +19,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import NamedTuple
 
-from lr.spec.protocol import Judge, Judged
+from lr.spec.protocol import Judge, Judged, NodeId
 from lr.types import Step, Verdict
-from lr.watch.trace.file import TraceFile, read_trace
+from lr.watch.trace.file import Record, TraceFile, read_trace
 
 RECORDED = ("board", "eggs", "coat", "train")
 
@@ -47,17 +47,21 @@ def plain(text: str) -> str:
     return re.sub(r"\\[][()]", "", text)
 
 
+def words_of(record: Record, step: Step) -> str:
+    """The text of a step, on one line."""
+    return " ".join(plain(record.text_of(step.tokens)).split())
+
+
 def judged_pairs(trace: TraceFile) -> list[JudgedPair]:
     """The pairs of a trace that the verifier was asked about, in the order of verdicts."""
-    steps = {}
+    words: dict[NodeId, tuple[str, str]] = {}
     judged = []
     for record in trace.records:
         match record.event:
             case Judge(node, _, draft, Step() as target):
-                texts = (record.text_of(step.tokens) for step in (target, draft))
-                steps[node] = [" ".join(plain(text).split()) for text in texts]
-            case Judged(node, Verdict(aligned, score=score)) if node in steps:
-                judged.append(JudgedPair(*steps[node], aligned, score))
+                words[node] = (words_of(record, target), words_of(record, draft))
+            case Judged(node, Verdict(aligned, score=score)) if node in words:
+                judged.append(JudgedPair(*words[node], aligned, score))
     return judged
 
 

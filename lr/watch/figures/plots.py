@@ -183,6 +183,9 @@ def _write_labels(axes: Any, points: Curve, labels: Sequence[str]) -> None:
         lists.setdefault(next(near, point), []).append(label)
     for (x, y), words in lists.items():
         left = (x - lowest[0]) / spans[0] > 0.5
-        style = {"xytext": (-6 if left else 6, 0), "textcoords": "offset points"}
+        style: dict[str, Any] = {
+            "xytext": (-6 if left else 6, 0),
+            "textcoords": "offset points",
+        }
         style |= {"ha": "right" if left else "left", "va": "center", "fontsize": 8}
         axes.annotate("\n".join(words), (x, y), color=INK, **style)
