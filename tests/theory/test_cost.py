@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lr.errors import LRError
-from lr.options import GenerateOptions, ScheduleName
+from lr.options import GenerateOptions
 from lr.page_engine import emission
 from lr.spec.protocol import Emit
 from lr.theory.calibration import (
@@ -189,7 +189,7 @@ COST, CHEAP = PassCost(4.0, 0.5), PassCost(1.0)
 DECODING = GenerateOptions(mode="ar")
 
 
-def ahead(schedule: ScheduleName, depth: int) -> GenerateOptions:
+def ahead(schedule: str, depth: int) -> GenerateOptions:
     return GenerateOptions(mode="lr", schedule=schedule, depth=depth)
 
 
