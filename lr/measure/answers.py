@@ -18,12 +18,12 @@ SENTENCE = 400  # Longest sentence in characters.
 _COMMANDS = r"times cdot le ge ne approx pm infty pi cup cap in emptyset".split()
 _SIGNS = str.maketrans(
     {sign: rf"\{name} " for sign, name in zip("×·≤≥≠≈±∞π∪∩∈∅", _COMMANDS, strict=True)}
-    | {sign: f" {sign} " for sign in "万亿"}
-    | dict.fromkeys("−–‐‑", "-")
     | dict.fromkeys("€£¥₹", r"\$")
-    | dict.fromkeys("÷⁄", "/")
-    | {"萬": " 万 ", "億": " 亿 ", "~": " ", "。": ". ", "、": ", ", "¢": " cents"}
-    | {"°": r"^\circ ", "\r": ""}
+    | dict.fromkeys("万萬", " 万 ")
+    | dict.fromkeys("亿億", " 亿 ")
+    | {"。": ". ", "、": ", ", "¢": " cents", "°": r"^\circ "}
+    # one for one; a carriage return goes
+    | str.maketrans("−–‐‑÷⁄~", "----// ", "\r")
 )
 _MONEY = re.compile(
     r"(?:\\text\s*\{\s*)?\b(?:US|USD|EUR|GBP|INR|JPY|Rs\.?)[ }]*\\?\$?(?=\d)|\\yen\b"
@@ -199,6 +199,7 @@ _RUN_ON = re.compile(  # a model that did not stop asks itself the next question
 )
 _JOINS = re.compile(  # the text between the boxes of a list
     r"""(?isx)
+    (?! .{81} | .*\n\n | \s*(?:\S+\s+){6}\S )   # too long, two paragraphs, seven words
     (?! .*\b(?:so|thus|hence|then|therefore|gives|wait|no|not|actually|but|rather)\b )
     (?! .*[.!?](?:\s|$) )
     (?: (?: \\q?quad | \\?[()\[\],;! ~$*] )* | .* (?:[,;&]|\band\b|\bor\b) .* )"""
@@ -237,18 +238,13 @@ def _split(text: str) -> tuple[str | None, str]:
     after = max(0, end - TAIL)
     contents: list[str] = []
     for box in reversed(boxes(text)):
-        if contents and not _joins(text[box.end : end]):
+        if contents and not _JOINS.fullmatch(text, box.end, end):
             break
         after = after if contents else max(after, box.end)
         contents.append(box.content)
         end = box.start
     tail = as_latex(_MARKS.sub("", text[after:]))
     return ", ".join(dict.fromkeys(contents[::-1])) or None, _DENIED.sub("is ", tail)
-
-
-def _joins(gap: str) -> bool:
-    is_short = len(gap) <= 80 and "\n\n" not in gap and len(gap.split()) <= 6
-    return is_short and _JOINS.fullmatch(gap) is not None
 
 
 def _statements(states: re.Pattern[str], text: str) -> Iterator[tuple[str, str]]:
@@ -268,8 +264,10 @@ _WRAPPER = re.compile(
 )
 _LETTER = re.compile(
     rf"""(?x)
-    [\s:]* (?P<bracket>[(\[])? (?P<letter>[A-Za-z]) (?!['\w])
-    (?: (?P<alone>[.)\]\s]*)$
+    [\s:]* [(\[]?
+    (?P<letter> [A-Z] | (?<=[(\[])[a-z] | [a-z](?=[.)\]\s]*$) )   # a small one: (a), or alone
+    (?!['\w])
+    (?: [.)\]\s]*$
     | [)\]]
     | (?= [ \t]* (?: \n | [.,;:!)\]—–-] | \( | \\
         | (?:because|since|as|due|for|which|with|and[ ]not)\b
@@ -289,7 +287,7 @@ _CHOOSES = re.compile(
 )
 _IS_RIGHT = re.compile(
     r"""(?x)
-    \b[A-Z]\b\)?
+    \b([A-Z])\b\)?
     (?= [ ]is[ ](?:the[ ])?(?:correct|right|best|answer)\b
     | [ ](?:选项|项)?(?:是|为)?(?:正确|对) )"""
 )
@@ -302,14 +300,14 @@ def chosen_letter(text: str, letters: str) -> str | None:
     for _, sentence in _statements(_CHOOSES, tail):
         if letter := _letter(sentence, letters):
             return letter
-    right = [match[0] for match in _IS_RIGHT.findall(tail)]
+    right = _IS_RIGHT.findall(tail)
     if right and right[-1] in letters:
         return right[-1]
     if box is not None:
         return _letter(as_latex(box), letters)
-    last = (tail.strip().splitlines() or [""])[-1]
+    *earlier, last = tail.strip().split("\n")
     is_letter = len(_WRAPPER.sub("", last).strip(" .()[]")) == 1
-    return _letter(last, letters) if is_letter or last == tail.strip() else None
+    return _letter(last, letters) if is_letter or not earlier else None
 
 
 def _letter(text: str, letters: str) -> str | None:
@@ -318,7 +316,5 @@ def _letter(text: str, letters: str) -> str | None:
     match = _LETTER.match(_WRAPPER.sub("", text))
     if match is None or (match["next"] and match["next"] in letters):
         return None
-    letter = match["letter"]
-    if letter.islower() and not match["bracket"] and match["alone"] is None:
-        return None
-    return letter.upper() if letter.upper() in letters else None
+    letter = match["letter"].upper()
+    return letter if letter in letters else None

@@ -55,7 +55,7 @@ _IRRELEVANT = re.compile(
     |tags|language|split|src|dataset|url|link|license|year|exam|contest|platform|metadata
     |solutions?|rationale|explanation|reasoning|cot|cot_content|equation|formula
     |canonical_solution|generated_solution|generation_model|inference_mode|canary_string
-    |is_multiple_answer|pass_rate_72b_tir|used_in_kaggle|high_level_domain|question_writer
+    |is_multiple_answer|question_concat|pass_rate_72b_tir|used_in_kaggle|high_level_domain|question_writer
     |writer's_difficulty_estimate|(?:pre_revision|extra_revised|revision|self_reported
     |(?:majority_)?non_expert|expert_validator).*|.*_n?ev_\d|__.*"""
 )
@@ -202,9 +202,11 @@ class _Row(dict[str, Any]):
         for key, value in content.items():
             name = re.sub(r"[\s-]+", "_", key.strip().lower())
             check(name not in self, f"it has the field {name!r} twice.")
-            latex = _HALF_ESCAPED.search(json.dumps(value))
-            fault = f"its field {name!r} has {latex and latex[1]} with one backslash"
-            check(not latex, f"{fault}, a control character in JSON. Write two.")
+            if latex := _HALF_ESCAPED.search(json.dumps(value)):
+                raise ValueError(
+                    f"its field {name!r} has {latex[1]} with one backslash, a control "
+                    "character in JSON. Write two."
+                )
             self[name] = value
         self.names = ", ".join(self) or "(none)"
 
@@ -212,14 +214,15 @@ class _Row(dict[str, Any]):
         """The text or number in the field with one of these names, or "" if there is no
         such field. Several must say the same."""
         texts: dict[str, str] = {}
-        for name in [name for name in names if name in self]:
-            value = self.pop(name)
-            if isinstance(value, list) and len(value) == 1:  # as in OlympiadBench
-                value = value[0]
-            is_text = isinstance(value, str) or is_number(value)
-            wrong = f"it has {value!r} in its field {name!r}, expected text."
-            check(is_text and str(value).strip(), wrong)
-            texts[str(value)] = name
+        for name in names:
+            if name in self:
+                value = self.pop(name)
+                if isinstance(value, list) and len(value) == 1:  # as in OlympiadBench
+                    value = value[0]
+                is_text = isinstance(value, str) or is_number(value)
+                wrong = f"it has {value!r} in its field {name!r}, expected text."
+                check(is_text and str(value).strip(), wrong)
+                texts[str(value)] = name
         fields = " and ".join(texts.values())
         check(len(texts) <= 1, f"it has {fields}, which differ; keep one.")
         return next(iter(texts), "")
@@ -251,10 +254,8 @@ def _recognise(row: _Row, seed: int) -> Item:
         row["turns"] = row["turns"][:1]
         row.pop("reference", None)
         return Item(0, row.take("turns"), Task.FREE)
-    is_asdiv = row.keys() >= {"body", "formula"}
     # SVAMP and ASDiv tell the story apart from the question
     body = f"{row.take('body').strip()} " if row.get("body") else ""
-    row.pop("question_concat", None)  # SVAMP: the two together
     question = row.take(*QUESTIONS)
     check(question, f"it has no field {', '.join(QUESTIONS)}. Its fields: {row.names}.")
     question = f"{body}{question}"
@@ -268,7 +269,7 @@ def _recognise(row: _Row, seed: int) -> Item:
         check(answer, "it has no answer, and no \\boxed{} in its solution.")
     if not answer:
         return Item(0, question, Task.FREE)
-    if is_asdiv:  # "9 (apples)"
+    if body:  # ASDiv: "9 (apples)"
         answer = re.sub(r"\s*\([^()]*\)$", "", answer.strip())
     gold = gold_answer(answer)
     check(gold, "it has no answer after its ####.")
@@ -278,9 +279,8 @@ def _recognise(row: _Row, seed: int) -> Item:
 def gold_answer(text: str) -> str:
     """The answer in the text of a solution: after the last `####` (GSM8K), or in its
     last boxes, or the text itself."""
-    if "####" in text:
-        return text.rpartition("####")[2].strip()
-    return boxed_answer(text) or text.strip()
+    *_, end = text.rpartition("####")  # without ####: all of it
+    return boxed_answer(end) or end.strip()
 
 
 def _gpqa(row: _Row, question: str, seed: int) -> Item:
@@ -289,16 +289,16 @@ def _gpqa(row: _Row, question: str, seed: int) -> Item:
     wrong = sorted(key for key in row if re.fullmatch(r"incorrect_answer_\d+", key))
     texts = [row.take(key).strip() for key in ("correct_answer", *wrong)]
     stream = Stream.root(seed).fold_in("options", question)
-    order = sorted(range(len(texts)), key=lambda index: uniform(stream.key(index)))
-    choices = tuple(texts[index] for index in order)
-    return Item(0, question, Task.CHOICE, LETTERS[order.index(0)], choices)
+    choices = sorted(texts, key=lambda text: uniform(stream.key(texts.index(text))))
+    letter = LETTERS[choices.index(texts[0])]
+    return Item(0, question, Task.CHOICE, letter, tuple(choices))
 
 
 def _choice(row: _Row, question: str, options: Any) -> Item:
     """The right option is given as a letter, a number from 0, or its text."""
     labels = list(LETTERS)
     if isinstance(options, dict) and {"text", "label"} <= options.keys():  # ARC
-        labels = [str(label) for label in options["label"]]
+        labels = [*map(str, options["label"])]
         options = options["text"]
     fits = isinstance(options, list) and 2 <= len(options) <= len(LETTERS)
     check(fits, "it has no list of 2 to 26 options.")
@@ -317,12 +317,15 @@ def _choice(row: _Row, question: str, options: Any) -> Item:
             return indices.get(name, indices.get(name.strip(" ().").upper()))
         return int(answer) if is_number(answer) and answer in numbers else None
 
-    fields = [name for name in ("answer_index", *ANSWERS) if row.get(name) is not None]
-    stated = {name: row.pop(name) for name in fields}
+    stated = {
+        name: row.pop(name)
+        for name in ("answer_index", *ANSWERS)
+        if row.get(name) is not None
+    }
     right = {find(name, answer) for name, answer in stated.items()}
     expected = "one right option: its letter, its number from 0, or its text"
     check(
-        len(right - {None}) == len(right) == 1,
+        len(right) == 1 and None not in right,
         f"it has {stated}, expected {expected}.",
     )
     letter = LETTERS[right.pop() or 0]
@@ -331,9 +334,10 @@ def _choice(row: _Row, question: str, options: Any) -> Item:
 
 def _human_eval(row: _Row) -> Item:
     prompt, test, entry = (row.take(key) for key in ("prompt", "test", "entry_point"))
-    statements = ast.walk(ast.parse(test))
-    tests = [node for node in statements if isinstance(node, ast.Assert | ast.Raise)]
-    check(tests, "it has no test cases: any program would pass.")
+    kinds = set(map(type, ast.walk(ast.parse(test))))
+    check(
+        kinds & {ast.Assert, ast.Raise}, "it has no test cases: any program would pass."
+    )
     code = f"{test}\n\ncheck({entry})\n"
     return Item(0, prompt, Task.CODE, starter=prompt, entry_point=entry, check=code)
 

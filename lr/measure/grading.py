@@ -23,7 +23,6 @@ from lr.measure.programs import CodeLimits, code_block, passes
 from lr.measure.store import Store
 from lr.result import reply
 
-NOT_FOUND = "no answer was found"
 LONGEST = 2000  # Characters of an answer that is worth comparing.
 
 # what math-verify does not read, or misreads; each has a pair in answers.jsonl
@@ -81,7 +80,6 @@ _BRACKETS = re.compile(
     |(?P<tuple>(?:\\left)?[(\[][^()\[\]]*[)\]]$)"""
 )
 _ASSIGNMENTS = re.compile(r"[a-zA-Z]\s*=[^=,;(]+(?:,\s*[a-zA-Z]\s*=[^=,;(]+)+$")
-_NAMES = re.compile(r"[a-zA-Z]\s*=")
 _POINTS = re.compile("(?!YES|NO|ODD)[A-Z]{2,3}")  # AB is not ab
 _WORDS = re.compile(r"[^\W\d_][^\W\d_]+(?:[ '-]+[^\W\d_]+)*\.?")
 
@@ -152,7 +150,7 @@ class Grader(AbstractContextManager["Grader"]):
         if not item.gradable or (item.check and self.code_limits is None):
             return Grade(None, answer, "not graded here")
         if answer is None:
-            return Grade(False, None, NOT_FOUND)
+            return Grade(False, None, "no answer was found")
         if self.code_limits is not None and item.check:
             right, reason = passes(item, answer, self.code_limits)
         elif item.task is Task.CHOICE:
@@ -181,7 +179,8 @@ class Grader(AbstractContextManager["Grader"]):
         if len(kinds) == 2:
             return False, "the order counts in a tuple, not in a set"
         if "tuple" in kinds and _ASSIGNMENTS.match(sides[0]):
-            sides = f"({_NAMES.sub('', sides[0])})", sides[1]
+            values = re.sub(r"[a-zA-Z]\s*=", "", sides[0])
+            sides = f"({values})", sides[1]
         notes = [*map(_NOTE.findall, sides)]
         if all(notes) and notes[0] != notes[1]:
             return False, "different bases or units"

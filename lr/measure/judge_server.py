@@ -186,12 +186,12 @@ class ServedJudge(Verifier):
         messages = [{"role": "user", "content": question}]
         body = {"model": self.model, "messages": messages}
         reason = ""
-        pause = 0.0  # seconds that the server asks for
+        wish = ""  # of the server: the seconds until the next attempt
         for attempt in range(self.attempts):
             if attempt:
+                pause = float(wish) if wish.isdecimal() else 0.0
                 pause = pause or PAUSE * 2 ** (attempt - 1)
                 await asyncio.sleep(min(pause, self.timeout))
-                pause = 0.0
             try:
                 response = await self._post(body)
             except _Unreachable as error:
@@ -199,17 +199,15 @@ class ServedJudge(Verifier):
                 continue
             status = response.status_code
             reason = self._describe(response)
+            wish = response.headers.get("retry-after", "")
             if status == 200:
                 with suppress(*UNREADABLE):
                     verdict = read_choice(response.json()["choices"][0])
                     if verdict is not None:
                         return verdict
-            elif status >= 500 or status in BUSY:
-                seconds = response.headers.get("retry-after", "")
-                pause = float(seconds) if seconds.isdecimal() else 0.0
             elif status in UNFIT and self.answered:  # this pair is too long for it
                 raise _Unanswered(reason)
-            else:
+            elif status < 500 and status not in BUSY:
                 raise JudgeError(
                     f"the judge at {self.url} {reason}. Check the address, the judge's "
                     "name on the server and the key (environment variable LR_API_KEY)."
@@ -296,11 +294,9 @@ def checked_url(url: str) -> str:
     value, which may hold a password."""
     import httpx  # here: it takes 0.1 s, and only served judges need it
 
+    url = url.strip().rstrip("/").removesuffix("/v1")
     with suppress(httpx.InvalidURL, ValueError):
-        url = url.strip().rstrip("/").removesuffix("/v1")
-        parsed = httpx.URL(url)
-        fits = parsed.scheme in ("http", "https") and bool(parsed.host)
-        if fits and "@" not in url and not parsed.query:
+        if httpx.URL(url).host and re.fullmatch("(?i)https?://[^@?]+", url):
             return url
     raise SettingError(
         "judge_url is not an address such as http://localhost:8000. A key is given in "
@@ -308,7 +304,7 @@ def checked_url(url: str) -> str:
     )
 
 
-FIRST_WORD = re.compile(r"[\w\-\u2010-\u2015]*aligned\b")
+FIRST_WORD = re.compile(r"([\w\-\u2010-\u2015]*aligned)\b")
 DENIED_BEFORE = re.compile(
     r"\b(?:no|not|non|nor|un|mis|dis|never|neither|cannot|hardly|far|but)\b|n['’]t\b"
 )
@@ -324,22 +320,22 @@ def read_choice(choice: Any) -> Verdict | None:
     words decides, and only a word that nothing denies accepts."""
     content = choice["message"]["content"]
     text = after_thoughts(content)[0].lower().replace("_", " ")
-    word = FIRST_WORD.search(text)
-    if word is None or UNDECIDED.search(text):
+    before, *rest = FIRST_WORD.split(text, maxsplit=1)
+    if not rest or UNDECIDED.search(text):
         return None
-    before = text[: word.start()]
+    word, after = rest
     begins = not re.search(r"\w", before)
     denied = (
         DENIED_BEFORE.search(before)
-        or DENIED_AFTER.match(text, word.end())
+        or DENIED_AFTER.match(after)
         # "they look aligned, but are unaligned"
-        or (not begins and "unaligned" in text[word.end() :])
+        or (not begins and "unaligned" in after)
     )
-    if word[0] in WORDS and not denied and begins:
+    if word in WORDS and not denied and begins:
         share = aligned_share(choice, content)
         if share is not None:
             return at_least(0.5, share, f"judge: P(aligned) = {share:.3f}")
-    aligned = word[0] == "aligned" and not denied
+    aligned = word == "aligned" and not denied
     return Verdict(aligned, why="judge: aligned" if aligned else "judge: not aligned")
 
 
@@ -359,7 +355,7 @@ def aligned_share(choice: Any, content: str) -> float | None:
         for entry in first["top_logprobs"]:
             piece = re.sub(r"^\W+", "", entry["token"].lower())
             for index, word in enumerate(WORDS):
-                if piece and (word.startswith(piece) or piece.startswith(word)):
+                if piece and word.startswith(piece[: len(word)]):
                     chances[index] += math.exp(min(entry["logprob"], 0.0))
         return chances[0] / sum(chances)
     return None

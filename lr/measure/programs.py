@@ -70,18 +70,17 @@ def code_block(text: str, defines: str = "") -> str | None:
     Fences pair as CommonMark says. A block without a language may be Python, but where
     one says that it is, the others are examples of input and output."""
     text = text.replace("\r\n", "\n")
-    python: list[str] = []
-    unnamed: list[str] = []
-    for block in _BLOCK.finditer(text):
+    name = re.escape(defines or "(nothing)")
+    definition = re.compile(rf"(?m)^((async )?def|class) {name}\b|^{name} ?=")
+    blocks = []  # (defines it, says that it is Python, its place, the code)
+    for place, block in enumerate(_BLOCK.finditer(text)):
         language = re.split(r"[\s:,={}]+", block["info"].strip("{. "), maxsplit=1)[0]
         code = _content(block)
         if code.strip() and language.lower() in PYTHON:
-            (python if language else unnamed).append(code)
-    name = re.escape(defines or "(nothing)")
-    definition = re.compile(rf"(?m)^((async )?def|class) {name}\b|^{name} ?=")
-    defining = [*filter(definition.search, unnamed + python)]
-    if blocks := defining or python or unnamed:
-        return blocks[-1]
+            defines_it = definition.search(code) is not None
+            blocks.append((defines_it, language != "", place, code))
+    if blocks:
+        return max(blocks)[-1]
     bare = _NO_FENCE.sub("", text)
     return bare if _CODE_LINE.match(bare.lstrip("\n")) else None
 
@@ -179,5 +178,5 @@ def passes(item: Item, code: str, limits: CodeLimits) -> tuple[bool, str]:
         lines = output.read().decode(errors="replace").strip().splitlines()
     if process.returncode == 0 and word in lines:
         return True, "the tests pass"
-    reason = lines[-1][:200] if lines else ""
-    return False, reason or f"it ended early, with exit code {process.returncode}"
+    ended_early = f"it ended early, with exit code {process.returncode}"
+    return False, lines[-1][:200] if lines else ended_early

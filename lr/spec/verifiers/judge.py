@@ -96,9 +96,8 @@ class AnswerTokens:
         """For each row, the answers' relative probabilities and their total
         probability. `logits` [b, v] are those after the common tokens. Waits for the
         device once."""
-        log_p = torch.log_softmax(logits.double(), -1)  # [b, v]
         tokens = integers(self.tokens, logits.device)
-        log_p = log_p.index_select(-1, tokens)  # [b, answers]
+        log_p = logits.double().log_softmax(-1)[:, tokens]  # [b, answers]
         # the mass of all answers, [b, 1]
         total = log_p.logsumexp(-1, keepdim=True).exp()
         rows = torch.cat((log_p.softmax(-1), total), -1).tolist()  # [b, answers + 1]
