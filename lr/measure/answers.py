@@ -240,7 +240,7 @@ def _split(text: str) -> tuple[str | None, str]:
     for box in reversed(boxes(text)):
         if contents and not _JOINS.fullmatch(text, box.end, end):
             break
-        after = after if contents else max(after, box.end)
+        after = max(after, box.end)
         contents.append(box.content)
         end = box.start
     tail = as_latex(_MARKS.sub("", text[after:]))

@@ -13,7 +13,7 @@ import hashlib
 import json
 import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -28,7 +28,6 @@ from lr.types import is_number, require
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 MAX_TINY = 100_000  # Problems of a tiny data set, which are made one by one.
-_TINY = re.compile(rf"({'|'.join(DATASETS)}):(\d+)")
 _BOX = "Think it through step by step, and put {} into \\boxed{{}}."
 _FUNCTION = (
     "Complete this Python code. Give all of it, imports included, in one Python code "
@@ -132,15 +131,15 @@ def load_items(
 
     `name` is a JSONL file, `tiny:N` or `stories:N`. `seed` shuffles GPQA's options. A
     bad row raises `SettingError`, or is left out and described in `bad_rows`."""
-    if tiny := _TINY.fullmatch(name):
+    items = []
+    if tiny := re.fullmatch(rf"({'|'.join(DATASETS)}):(\d+)", name):
         count = int(tiny[2])
         expected = f"1 to {MAX_TINY} problems"
         require(1 <= count <= MAX_TINY, "the data set", name, expected)
-        problems = [DATASETS[tiny[1]](Split.TEST, n, 0) for n in range(count)]
-        return [
-            Item(n, problem.question, Task.MATH, str(problem.answer))
-            for n, problem in enumerate(problems)
-        ]
+        for number in range(count):
+            problem = DATASETS[tiny[1]](Split.TEST, number, 0)
+            items.append(Item(number, problem.question, Task.MATH, str(problem.answer)))
+        return items
     try:  # with or without a byte order mark
         text = Path(name).expanduser().read_text("utf-8-sig")
     except (OSError, ValueError) as error:
@@ -148,7 +147,6 @@ def load_items(
             f"the data set {name!r} cannot be read ({error}). Give tiny:N, stories:N "
             "or a file in UTF-8 with one JSON object per line."
         ) from error
-    items = []
     # not splitlines: it also splits at other characters, such as U+2028 in a text
     for number, line in enumerate(filter(str.strip, text.split("\n"))):
         try:
@@ -167,7 +165,7 @@ def between(items: Sequence[Item], start: int | None, end: int | None) -> list[I
     """The problems numbered `start` to `end` (exclusive). Raises `SettingError` if
     there are none."""
     count = max((item.number + 1 for item in items), default=0)
-    numbers = range(count)[slice(start, end)]
+    numbers = range(count)[start:end]
     chosen = [item for item in items if item.number in numbers]
     expected = f"a range of problems; the data set has {len(items)}"
     require(bool(chosen), "start_qid, end_qid", (start, end), expected)
@@ -198,7 +196,7 @@ class _Row(dict[str, Any]):
     """The fields of a row. What its layout uses is taken out; what is left must be
     known to be irrelevant."""
 
-    def __init__(self, content: Mapping[str, Any]) -> None:
+    def __init__(self, content: dict[str, Any]) -> None:
         for key, value in content.items():
             name = re.sub(r"[\s-]+", "_", key.strip().lower())
             check(name not in self, f"it has the field {name!r} twice.")
@@ -213,7 +211,7 @@ class _Row(dict[str, Any]):
     def take(self, *names: str) -> str:
         """The text or number in the field with one of these names, or "" if there is no
         such field. Several must say the same."""
-        texts: dict[str, str] = {}
+        texts = {}
         for name in names:
             if name in self:
                 value = self.pop(name)
@@ -304,11 +302,9 @@ def _choice(row: _Row, question: str, options: Any) -> Item:
     check(fits, "it has no list of 2 to 26 options.")
     texts = [str(option).strip() for option in options]
     check(all(texts) and None not in options, "it has an empty option.")
-    # a label wins over a text: options B, A, D, C and the answer A
     numbers = range(len(texts))
-    indices = dict(zip(texts, numbers, strict=True)) | dict(
-        zip(labels, numbers, strict=False)
-    )
+    # a label wins over a text: options B, A, D, C and the answer A
+    indices = dict(zip([*texts, *labels], [*numbers, *numbers], strict=False))
 
     def find(field: str, answer: Any) -> int | None:
         name = str(answer).strip()

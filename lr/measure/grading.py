@@ -4,7 +4,7 @@ requires. docs/answers.md has the rules. Read next: `programs.py`."""
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import KW_ONLY, asdict, dataclass
 from fractions import Fraction
@@ -25,8 +25,19 @@ from lr.result import reply
 
 LONGEST = 2000  # Characters of an answer that is worth comparing.
 
+
+def _repeating_decimal(match: re.Match[str]) -> str:
+    """0.1\\overline{6} as a fraction: 16 - 1 over 90."""
+    before, fixed, repeated = match.groups()
+    top = int(before + fixed + repeated) - int(f"0{before}{fixed}")
+    return rf"\frac{{{top}}}{{{'9' * len(repeated)}{'0' * len(fixed)}}}"
+
+
 # what math-verify does not read, or misreads; each has a pair in answers.jsonl
-_REWRITES = {
+_REWRITES: dict[str, str | Callable[[re.Match[str]], str]] = {
+    r"\.{3}": r"\\ldots ",
+    r"\.+\Z": "",
+    r"(\d*)\.(\d*)(?:\\(?:overline|bar|dot)\s*\{?|\()(\d+)[})]?": _repeating_decimal,
     r"\\\\\[[^\[\]]{1,9}\]": r"\\\\ ",  # the space in `1 \\[2pt] 2`
     r"\\?\$|(?<!\\)\\[()\[\]]|\\+\s*$": "",  # delimiters, money, a blank at the end
     r"\\langle": "(",
@@ -43,12 +54,11 @@ _REWRITES = {
     r"\\text\s*\{\s*or\s*\}\s*[a-z]\s*\\in\b": r"\\cup ",  # x in A or x in B
     r"^\s*\\(?:text(?:bf|it|rm)?|math(?:rm|bf|it)|mbox)\s*\{([^{}]*)\}\s*$": r"\1",
     r"^(?i:(?:the |final )*answer\s*(?:is|=|:))\s*": "",
+    r"^\s*[A-Z](?=\s*=)": lambda name: name[0].lower(),  # X = 5
+    # commas of thousands, but not those of a tuple or a set
+    r"[(\[].*[)\]]|\\\{.*\\\}|(?P<n>(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,]))":
+        lambda match: match[0].replace(",", "") if match["n"] else match[0],
 }  # fmt: skip
-_REPEATING = re.compile(r"(\d*)\.(\d*)(?:\\(?:overline|bar|dot)\s*\{?|\()(\d+)[})]?")
-# commas of thousands, but not those of a tuple or a set
-_COMMAS = re.compile(
-    r"[(\[].*[)\]]|\\\{.*\\\}|(?P<n>(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,]))"
-)
 _PLAIN = re.compile(
     r"""(?x)
     ( [+-]? (?: (?:\d{1,3}(?:[, ]\d{3})+|\d+)(?:\.\d*)? | \.\d+ ) )
@@ -87,22 +97,11 @@ _WORDS = re.compile(r"[^\W\d_][^\W\d_]+(?:[ '-]+[^\W\d_]+)*\.?")
 def clean(text: str) -> str:
     """An answer as math-verify reads it."""
     text = as_latex((boxed_answer(text) or text).strip(" \n*`"))
-    text = text.replace("...", r"\ldots ").rstrip(".")
-    text = _REPEATING.sub(_repeating_decimal, text)
     for pattern, replacement in _REWRITES.items():
         text = re.sub(pattern, replacement, text)
-    text = re.sub(r"^\s*[A-Z](?=\s*=)", lambda name: name[0].lower(), text)  # X = 5
-    text = _COMMAS.sub(lambda m: m[0].replace(",", "") if m["n"] else m[0], text)
     text = text.strip().rstrip(".,;")
     unit = _UNIT.fullmatch(text)
     return unit[1] if unit else text
-
-
-def _repeating_decimal(match: re.Match[str]) -> str:
-    """0.1\\overline{6} as a fraction: 16 - 1 over 90."""
-    before, fixed, repeated = match.groups()
-    top = int(before + fixed + repeated) - int(f"0{before}{fixed}")
-    return rf"\frac{{{top}}}{{{'9' * len(repeated)}{'0' * len(fixed)}}}"
 
 
 def plain_number(text: str) -> Fraction | None:

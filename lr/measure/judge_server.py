@@ -58,10 +58,6 @@ FORMS: tuple[dict[str, Any], ...] = (
 """The settings of a request. If a server refuses one form, it gets the next."""
 UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 """What an answer in no known form raises where it is read."""
-CERTIFICATE = (
-    "Name the file with the server's certificate, or its authority's, in the environment "
-    "variable SSL_CERT_FILE; the address must be the one that the certificate is for."
-)
 
 
 class JudgeError(LRError):
@@ -198,7 +194,8 @@ class ServedJudge(Verifier):
                 reason = str(error)
                 continue
             status = response.status_code
-            reason = self._describe(response)
+            answer = self._quote(response.text)
+            reason = f"gave no verdict, but status {status}: {answer}"
             wish = response.headers.get("retry-after", "")
             if status == 200:
                 with suppress(*UNREADABLE):
@@ -245,13 +242,11 @@ class ServedJudge(Verifier):
             reason = self._quote(str(error) or type(error).__name__)
             if "CERTIFICATE_VERIFY_FAILED" in reason:
                 raise JudgeError(
-                    f"the judge at {self.url}: {reason}. {CERTIFICATE}"
+                    f"the judge at {self.url}: {reason}. Name the file with the server's "
+                    "certificate, or its authority's, in the environment variable "
+                    "SSL_CERT_FILE; the address must be the one that the certificate is for."
                 ) from None
             raise _Unreachable(f"did not answer: {reason}") from None
-
-    def _describe(self, response: httpx.Response) -> str:
-        status = response.status_code
-        return f"gave no verdict, but status {status}: {self._quote(response.text)}"
 
     def _quote(self, text: object) -> str:
         """A text of the server for a message: short, and without the key."""
@@ -265,7 +260,7 @@ class ServedJudge(Verifier):
         shown = ""
         try:
             response = await self._send("GET", "models")
-            shown = self._describe(response)
+            shown = f"status {response.status_code}, {self._quote(response.text)}"
             names = [str(entry["id"]) for entry in response.json()["data"]]
         except (_Unanswered, *UNREADABLE) as error:
             raise JudgeError(

@@ -105,7 +105,7 @@ def write_samples(store: Store, items: Sequence[Item]) -> Path | None:
     """Write the programs of a run as its benchmark's own grader reads them; the file,
     or None where the problems ask for no programs."""
     by_number = {item.number: item for item in items if item.task is Task.CODE}
-    programs: dict[Item, list[str]] = defaultdict(list)
+    programs = defaultdict(list)
     for key, record in store.results():
         if item := by_number.get(key.number):
             code = code_block(reply(record["generation_text"]), item.entry_point) or ""

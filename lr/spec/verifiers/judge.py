@@ -19,8 +19,7 @@ import re
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -56,16 +55,14 @@ class TextCodec(Protocol):
     ) -> list[int]: ...
 
 
-@dataclass(frozen=True)
-class PromptedModel:
+class PromptedModel(NamedTuple):
     """A model that a verifier asks, and its tokenizer."""
 
     runner: Runner
     codec: TextCodec
 
 
-@dataclass(frozen=True)
-class AnswerTokens:
+class AnswerTokens(NamedTuple):
     """The possible answers: all begin with `common`, then answer i continues with
     `tokens[i]`.
 
@@ -104,8 +101,7 @@ class AnswerTokens:
         return [(p, total) for *p, total in rows]
 
 
-@dataclass(frozen=True)
-class PromptRow:
+class PromptRow(NamedTuple):
     """Token ids to run, for the logits after the last `wanted` of them. The first
     `keep` stay cached."""
 
@@ -141,7 +137,7 @@ class PrefixCache:
         if not rows:
             return []
         with self.lock:
-            branches: list[Branch] = []
+            branches = []
             try:
                 # 1. Fork what is kept already; the rest is uncomputed.
                 for row in rows:
@@ -279,13 +275,12 @@ THOUGHT_END = re.compile(
 )
 
 
-def after_thoughts(text: str) -> tuple[str, bool]:
-    """What follows the last thought, and whether another one is open.
+def after_thoughts(text: str) -> list[str]:
+    """What follows the last thought, then the thoughts that begin there and are open.
 
-    Example: "<think>one</think> two <think>three" gives (" two ", True)."""
+    Example: "<think>one</think> two <think>three" gives [" two ", "three"]."""
     last = THOUGHT_END.split(text)[-1]  # after the last end of a thought
-    answer, *thoughts = OPEN_THOUGHT.split(last)  # thoughts that begin there
-    return answer, bool(thoughts)
+    return OPEN_THOUGHT.split(last)
 
 
 def fill_prompt(prompt: str, first: str, second: str) -> str:
@@ -348,9 +343,10 @@ class JudgeVerifier(AskingVerifier):
         self.prompt = prompt or str(trained)
         complete = "{first}" in self.prompt and "{second}" in self.prompt
         require(complete, "judge_prompt", self.prompt, "{first} and {second} in it")
-        _, thinks = after_thoughts(codec.decode(codec.chat("0", enable_thinking=False)))
+        opening = codec.decode(codec.chat("0", enable_thinking=False))
+        _, *thoughts = after_thoughts(opening)
         expected = "one that answers at once: its chat template opens a thought"
-        require(not thinks, "judge", self.asked, expected)
+        require(not thoughts, "judge", self.asked, expected)
         # where "aligned]" and "unaligned]" part
         self.answers = AnswerTokens.of([codec.encode(answer) for answer in ANSWERS])
         # the judge goes on after "["
