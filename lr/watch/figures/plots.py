@@ -17,7 +17,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lr.watch.figures.style import COLOURS, INK, PAPER, SERIES, figure, put, write
+from lr.watch.figures.style import COLOURS, INK, SERIES, figure, put, write
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -99,7 +99,19 @@ class Bars:
                 axes.plot([i, i], interval, color=INK, marker="_", linewidth=1)
         for i, value in enumerate(self.values):
             text = "none" if math.isnan(value) else f"{value:.2f}"
-            put(axes, i, 0, text, 8, PAPER, ha="center", va="bottom")
+            # above the bar, beside its interval; upright if there are many
+            style = {"rotation": 90} if len(self.values) > 8 else {}
+            put(
+                axes,
+                i - 0.2,
+                heights[i],
+                text,
+                8,
+                INK,
+                va="bottom",
+                ha="center",
+                **style,
+            )
         turned = {"rotation": 30, "ha": "right"} if len(self.names) > 4 else {}
         # Of a longer name the middle is left out: it would take the room of the bars.
         names = [n if len(n) <= 42 else f"{n[:18]} … {n[-21:]}" for n in self.names]
