@@ -319,10 +319,10 @@ def _choice(row: _Row, question: str, options: Any) -> Item:
         if row.get(name) is not None
     }
     right = {find(name, answer) for name, answer in stated.items()}
-    expected = "one right option: its letter, its number from 0, or its text"
     check(
         len(right) == 1 and None not in right,
-        f"it has {stated}, expected {expected}.",
+        f"it has {stated}, expected one right option: its letter, its number from 0, or "
+        "its text.",
     )
     letter = LETTERS[right.pop() or 0]
     return Item(0, question, Task.CHOICE, letter, tuple(texts))

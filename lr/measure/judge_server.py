@@ -95,40 +95,22 @@ class ServedJudge(Verifier):
     answered = False  # whether it has taken one
 
     def __post_init__(self) -> None:
-        require(
-            0 < self.timeout < math.inf,
-            "judge_timeout",
-            self.timeout,
-            "seconds, above 0",
-        )
+        import httpx
+
+        # 1. Check what the user gave.
+        require(0 < self.timeout < math.inf, "judge_timeout", self.timeout, "above 0")
         require(1 <= self.attempts <= 100, "judge_attempts", self.attempts, "1 to 100")
         self.url = checked_url(self.url)
         self.api_key = checked_key(self.api_key)
-        self._http = self._client()
-        self._loop = asyncio.new_event_loop()
-        # The requests run in a thread of their own: Ctrl-C in the main thread need not
-        # wait for a silent server, and a notebook has an event loop already.
-        threading.Thread(
-            target=self._loop.run_forever, name="judge", daemon=True
-        ).start()
-        weakref.finalize(self, self._loop.call_soon_threadsafe, self._loop.stop)
-        self.model = self.model or self._wait([self._only_model()])[0]
-        fits = not SURROGATE.search(self.model)
-        require(fits, "judge_model", self.model, "a name in Unicode")
-
-    def _client(self) -> httpx.AsyncClient:
-        """What sends requests to the server. `asyncio.timeout` bounds them; `timeout`
-        is for the connection."""
-        import httpx
-
-        # Proxies of the environment are for other machines: a client with a transport
-        # of its own uses none.
+        # 2. What sends requests. `asyncio.timeout` bounds them; `timeout` is for the
+        # connection. Proxies of the environment are for other machines: a client with a
+        # transport of its own uses none.
         is_near = httpx.URL(self.url).host in ("localhost", "127.0.0.1", "::1")
-        key = self.api_key
+        bearer = {"Authorization": f"Bearer {self.api_key}"}
         try:
-            return httpx.AsyncClient(
+            self._http = httpx.AsyncClient(
                 base_url=self.url,
-                headers={"Authorization": f"Bearer {key}"} if key else {},
+                headers=bearer if self.api_key else {},
                 timeout=httpx.Timeout(None, connect=self.timeout),
                 transport=httpx.AsyncHTTPTransport() if is_near else None,
             )
@@ -138,6 +120,17 @@ class ServedJudge(Verifier):
                 "cannot be used; expected an address such as http://proxy:3128, or a file "
                 "of certificates (PEM)."
             ) from None
+        # 3. The thread in which they run: Ctrl-C in the main thread need not wait for a
+        # silent server, and a notebook has an event loop already.
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(
+            target=self._loop.run_forever, name="judge", daemon=True
+        ).start()
+        weakref.finalize(self, self._loop.call_soon_threadsafe, self._loop.stop)
+        # 4. The judge's name.
+        self.model = self.model or self._wait([self._only_model()])[0]
+        fits = not SURROGATE.search(self.model)
+        require(fits, "judge_model", self.model, "a name in Unicode")
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
         """Judge all pairs at once. Raises `JudgeError` if that ends the run."""
