@@ -37,13 +37,8 @@ sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
 
 HERE = Path(__file__).parent
 CORE = (
-    *(
-        "kvcache/*",
-        "spec/test_acceptance_*",
-        "spec/test_scheduler_*",
-        "spec/test_sampling*",
-    ),
-    *("spec/test_steps.py", "spec/test_token_sd.py", "spec/test_verifier_[!e]*"),
+    *("kvcache/*", "spec/test_acceptance.py", "spec/test_scheduler_*"),
+    *("spec/test_sampling.py", "spec/test_segmenters.py", "spec/test_token_sd.py"),
     "test_lookahead.py",
 )
 """What `pytest -m core` runs: the cache, the scheduler, the token level, the page."""

@@ -1,39 +1,32 @@
 """The command line as a stranger meets it: help, answers on stdout; for what is theirs
 to mend one message and exit code 2."""
 
-from __future__ import annotations
-
 import json
-import os
 import re
 import subprocess
 import sys
 import warnings
-from pathlib import Path
 
 import pytest
 import torch
 from reasoner_kit import write_checkpoint
-from tests_root import ROOT
 
 from lr.commands.cli import COMMANDS, main
 from lr.commands.options import Placement
 from lr.reasoner import Reasoner
 
-Capture = pytest.CaptureFixture[str]
-
 
 @pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def target(tmp_path_factory):
     return write_checkpoint(tmp_path_factory.mktemp("cli") / "target", seed=1)
 
 
 @pytest.fixture(scope="module")
-def draft(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def draft(tmp_path_factory):
     return write_checkpoint(tmp_path_factory.mktemp("cli") / "draft", seed=2)
 
 
-def test_help_explains_every_command_and_loads_no_torch() -> None:
+def test_help_explains_every_command_and_loads_no_torch():
     """Nor does a flag that is refused; torch takes seconds. In a process of its own,
     since others have loaded it."""
     program = """
@@ -58,7 +51,7 @@ for name in COMMANDS:
     assert not re.findall(r"--\w+ \S+ \(default: \S+\)", words), "a flag without help"
 
 
-def test_help_lists_at_most_fifteen_commands_in_three_groups(capsys: Capture) -> None:
+def test_help_lists_at_most_fifteen_commands_in_three_groups(capsys):
     assert len(COMMANDS) <= 15
     for words in ([], ["--help"]):
         assert main(words) == 0
@@ -72,48 +65,21 @@ def test_help_lists_at_most_fifteen_commands_in_three_groups(capsys: Capture) ->
 
 
 @pytest.mark.parametrize(
-    "words",
-    [
-        "trace lr/watch/answers/eggs.jsonl",
-        "theory --formula lr_async --steps 400",
-        "info",
-        "trace µ.jsonl",
-    ],
-)
-def test_a_stream_without_the_sign_gets_a_question_mark(words: str) -> None:
-    result = subprocess.run(
-        [sys.executable, "-m", "lr", *words.split()],
-        env=os.environ | {"PYTHONIOENCODING": "ascii", "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-    )
-    assert result.returncode in (0, 2) and b"Traceback" not in result.stderr
-    assert result.stdout or result.stderr
-
-
-def test_python_m_lr_is_the_same_door() -> None:
-    words = [sys.executable, "-m", "lr", "--version"]
-    done = subprocess.run(words, capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("lr 0.")
-
-
-@pytest.mark.parametrize(
     "words", ["frob", "tiny frob", "bench", "bench frob", "--frob"]
 )
-def test_unknown_commands_get_the_list(words: str, capsys: Capture) -> None:
+def test_unknown_commands_get_the_list(words, capsys):
     assert main(words.split()) == 2
     captured = capsys.readouterr()
     assert "lr demo" in captured.err and captured.out == ""
 
 
 @pytest.mark.parametrize("name", ["decode", "step", "gpu"])
-def test_a_command_that_moved_names_the_new_one(name: str, capsys: Capture) -> None:
+def test_a_command_that_moved_names_the_new_one(name, capsys):
     assert main(["bench", name, "--repeats", "3"]) == 2
     assert re.search("experiment speedup|scripts/peers", capsys.readouterr().err)
 
 
-def test_every_exact_mode_writes_the_same_answer(
-    target: Path, draft: Path, capsys: Capture
-) -> None:
+def test_every_exact_mode_writes_the_same_answer(target, draft, capsys):
     flags = f"--model {target} --draft_model {draft} --max_tokens 30 --seed 4"
     flags += " --verifier exact --dtype float64 --acceptance match"
     outputs = []
@@ -126,11 +92,11 @@ def test_every_exact_mode_writes_the_same_answer(
     assert len(set(outputs)) == 1 and outputs[0] != "\n"
 
 
-def fails(capsys: Capture, words: list[str], *expected: str) -> None:
+def fails(capsys, words, *expected):
     """The command ends with code 2, one message that contains `expected`, no traceback
     and nothing on stdout."""
     try:
-        code: object = main(words)
+        code = main(words)
     except SystemExit as end:  # tyro's own way out
         code = end.code
     captured = capsys.readouterr()
@@ -154,23 +120,19 @@ def fails(capsys: Capture, words: list[str], *expected: str) -> None:
         ("--tensor_parallel 0 --device cpu", "tensor_parallel"),
     ],
 )
-def test_impossible_flags(
-    flags: str, named: str, target: Path, draft: Path, capsys: Capture
-) -> None:
+def test_impossible_flags(flags, named, target, draft, capsys):
     models = ["--model", str(target), "--draft_model", str(draft)]
     fails(capsys, ["generate", "q", *models, *flags.split()], named)
 
 
-def test_what_lacks_a_model(target: Path, capsys: Capture) -> None:
+def test_a_missing_model_is_named(target, capsys):
     fails(capsys, "generate q --model nosuch".split(), "nosuch")
     words = ["generate", "q", "--mode", "lr", "--model", str(target)]
     fails(capsys, words, "--draft_model")
     fails(capsys, "demo --seconds 0".split(), "seconds")
 
 
-def test_without_a_question_a_sample_problem_is_taken(
-    tmp_path: Path, capsys: Capture
-) -> None:
+def test_without_a_question_a_sample_problem_is_taken(tmp_path, capsys):
     assert main("generate --mode ar --max_tokens 5".split()) == 0
     assert "sample: At first " in capsys.readouterr().err
     page = tmp_path / "page.html"
@@ -178,14 +140,12 @@ def test_without_a_question_a_sample_problem_is_taken(
     assert page.stat().st_size > 10_000
 
 
-def test_a_tiny_model_says_what_it_understands(capsys: Capture) -> None:
+def test_a_tiny_model_says_what_it_understands(capsys):
     words = ["generate", "What is 2 + 2?", "--mode", "ar"]
     fails(capsys, words, "What is 2 + 2?", "At first ")
 
 
-def test_a_setting_without_effect_is_noted_once(
-    tmp_path: Path, capsys: Capture
-) -> None:
+def test_a_setting_without_effect_is_noted_once(tmp_path, capsys):
     """A program gets one warning, at the line that made the reasoner; commands a
     note."""
     folder = write_checkpoint(tmp_path / "model", seed=1)
@@ -203,10 +163,19 @@ def test_a_setting_without_effect_is_noted_once(
     assert not warned_again
 
 
-def test_one_thread_for_the_tiny_models() -> None:
+def test_one_thread_for_the_tiny_models():
     before = torch.get_num_threads()
     try:
         assert Placement(threads=2).set_threads("tiny-target") == 2
         assert Placement().set_threads("tiny-target", "tiny-draft") == 1
     finally:
         torch.set_num_threads(before)
+
+
+def test_the_demo_in_a_pipe_is_plain(capsys):
+    assert main(["demo", "--max_tokens", "40"]) == 0
+    output = capsys.readouterr()
+    assert "\x1b" not in output.out + output.err
+    assert "plain decoding" in output.out
+    for mode in ("ar", "sd", "lr", "lr+sd"):
+        assert re.search(rf"^ {re.escape(mode)} ", output.out, re.MULTILINE)

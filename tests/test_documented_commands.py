@@ -1,8 +1,6 @@
 """Every command line in the README, the documents and the notebooks is one that `lr`
 understands; the small ones run."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -10,7 +8,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -31,7 +28,7 @@ NOT_HERE = re.compile(
 """What needs a checkpoint, a second machine or minutes."""
 
 
-def text_of(page: Path) -> str:
+def text_of(page):
     text = page.read_text(encoding="utf-8")
     if page.suffix != ".ipynb":
         return text
@@ -41,7 +38,7 @@ def text_of(page: Path) -> str:
     )
 
 
-def commands_in_blocks() -> list[str]:
+def commands_in_blocks():
     """Commands in code blocks, as one would type them."""
     block = re.compile(r"^```\w*\n(.*?)^```", re.DOTALL | re.MULTILINE)
     text = "\n".join("\n".join(block.findall(text_of(page))) for page in PAGES)
@@ -50,27 +47,25 @@ def commands_in_blocks() -> list[str]:
     return sorted({line for line in typed if re.match(r"lr [a-z]", line)})
 
 
-def commands_in_text(page: Path) -> Iterator[str]:
+def commands_in_text(page):
     """Commands in running text: often without their arguments."""
     prose = re.sub(r"```.*?```", "", text_of(page), flags=re.DOTALL)
     yield from re.findall(r"`(lr [a-z][^`\n]*)`", prose)
 
 
-def name_of(command: str) -> str:
+def name_of(command):
     """The command that a line names."""
     name = shlex.split(command)[1]
     assert name in COMMANDS, f"there is no command for {command!r}"
     return name
 
 
-def test_every_documented_command_takes_its_flags(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_every_documented_command_takes_its_flags(monkeypatch, tmp_path):
     """Each line is read as it would be, and stops short of running."""
     monkeypatch.chdir(tmp_path)
     lines = commands_in_blocks()
     assert len(lines) > 15
-    parsed: list[object] = []
+    parsed = []
     for line in lines:
         parsed.clear()
         monkeypatch.setattr(
@@ -82,8 +77,8 @@ def test_every_documented_command_takes_its_flags(
             raise AssertionError(f"{line!r} is refused") from refused
 
 
-def test_mentioned_commands_and_flags_exist(capsys: pytest.CaptureFixture[str]) -> None:
-    helps: dict[str, str] = {}
+def test_mentioned_commands_and_flags_exist(capsys):
+    helps = {}
     for page in PAGES:
         for command in commands_in_text(page):
             flags, name = re.findall(r"(?<!\S)(--\w+)", command), name_of(command)
@@ -98,9 +93,7 @@ def test_mentioned_commands_and_flags_exist(capsys: pytest.CaptureFixture[str]) 
 
 @pytest.mark.ci
 @pytest.mark.usefixtures("short_answers", "coarse_predictions")
-def test_small_documented_commands_run(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_small_documented_commands_run(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     here = [
         c
@@ -122,7 +115,7 @@ RUN = {
 """How make's targets in README are run here; `.ci/run` runs all of them."""
 
 
-def readme_targets() -> set[str]:
+def readme_targets():
     """What README makes."""
     readme = (ROOT / "README.md").read_text("utf-8")
     return set(re.findall(r"^make (\w+)", readme, re.MULTILINE)) | set(
@@ -131,7 +124,7 @@ def readme_targets() -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def fresh(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def fresh(tmp_path_factory):
     """A copy of the sources, and an environment that is installed already."""
     folder = tmp_path_factory.mktemp("fresh")
     clone, venv = folder / "clone", folder / "venv"
@@ -156,9 +149,7 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.mark.ci
 @pytest.mark.parametrize("target", sorted(readme_targets()))
-def test_readmes_targets_run_in_a_fresh_copy(
-    target: str, fresh: tuple[Path, Path]
-) -> None:
+def test_readmes_targets_run_in_a_fresh_copy(target, fresh):
     """What needs more than this environment says what it would do; `.ci/run` does
     it."""
     clone, venv = fresh

@@ -3,13 +3,8 @@ exercises say what to write, collected mistakes fail and are named, and so are a
 student's wrong answers.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
-from types import ModuleType
 
 import pytest
 from tests_root import ROOT
@@ -64,7 +59,7 @@ the solution; and what the grader says."""
 
 
 @pytest.fixture(scope="module")
-def grader() -> Iterator[ModuleType]:
+def grader():
     """The module `grade`, which looks for its neighbours in its own folder."""
     before = list(sys.path)
     sys.path.insert(0, str(FOLDER))
@@ -74,13 +69,13 @@ def grader() -> Iterator[ModuleType]:
     sys.path[:] = before
 
 
-def report(grader: ModuleType, name: str, path: Path, *, hint: bool = False) -> str:
+def report(grader, name, path, *, hint=False):
     """All that the grader says."""
     return "\n".join(grader.grade(name, path, hint=hint))
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_solution_is_praised_and_leads_on(grader: ModuleType, name: str) -> None:
+def test_a_solution_is_praised_and_leads_on(grader, name):
     lines = report(grader, name, FOLDER / "solutions" / f"{name}.py")
     assert "✗" not in lines and "Well done!" in lines
     names = [*grader.EXERCISES, "07_prototype_a_variant"]
@@ -88,15 +83,13 @@ def test_a_solution_is_praised_and_leads_on(grader: ModuleType, name: str) -> No
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_empty_exercise_says_what_to_write(grader: ModuleType, name: str) -> None:
+def test_an_empty_exercise_says_what_to_write(grader, name):
     lines = report(grader, name, FOLDER / f"{name}.py")
     assert f"in notebooks/exercises/{name}.py" in lines and "behaves like" not in lines
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_known_mistakes_fail_and_are_named(
-    grader: ModuleType, tmp_path: Path, name: str
-) -> None:
+def test_known_mistakes_fail_and_are_named(grader, tmp_path, name):
     mistakes = grader.MISTAKES[name]
     assert len(mistakes) == 2
     for mistake in mistakes:
@@ -109,18 +102,14 @@ def test_known_mistakes_fail_and_are_named(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_other_answers_are_graded_for_what_they_do(
-    grader: ModuleType, tmp_path: Path, name: str
-) -> None:
+def test_other_answers_are_graded_for_what_they_do(grader, tmp_path, name):
     for changes, sentence in OTHER_ANSWERS[name]:
         path = tmp_path / f"{name}.py"
         path.write_text(grader.Mistake("", "", changes).source(name), "utf-8")
         assert sentence in report(grader, name, path, hint=True)
 
 
-def test_a_students_own_wording_of_a_mistake_is_named(
-    grader: ModuleType, tmp_path: Path
-) -> None:
+def test_a_students_own_wording_of_a_mistake_is_named(grader, tmp_path):
     path = tmp_path / "residual.py"
     path.write_text(
         "def accept_prob(p, q):\n    return p / q if p < q else 1\n"
@@ -140,24 +129,20 @@ def test_a_students_own_wording_of_a_mistake_is_named(
         ("import missing_package\n", "a file that Python can read\n\nYour code raised Module"),
     ],
 )  # fmt: skip
-def test_an_error_is_a_sentence(
-    grader: ModuleType, tmp_path: Path, source: str, sentence: str
-) -> None:
+def test_an_error_is_a_sentence(grader, tmp_path, source, sentence):
     path = tmp_path / "residual.py"
     path.write_text(source, "utf-8")
     assert sentence in report(grader, "residual", path)
 
 
-def test_an_endless_loop_is_a_sentence(
-    grader: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_endless_loop_is_a_sentence(grader, tmp_path, monkeypatch):
     monkeypatch.setattr(grader, "SECONDS", 1)
     path = tmp_path / "residual.py"
     path.write_text("def accept_prob(p, q):\n    while True:\n        pass\n", "utf-8")
     assert "It took more than 1 seconds" in report(grader, "residual", path)
 
 
-def test_the_command_line_has_no_traceback_and_names_the_file(tmp_path: Path) -> None:
+def test_the_command_line_has_no_traceback_and_names_the_file(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text("def accept_prob(p, q):\n    return [][0]\n", "utf-8")
     script = str(FOLDER / "grade.py")

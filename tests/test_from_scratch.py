@@ -1,14 +1,9 @@
 """The blanks of notebook 00: it runs with right answers in anybody's words, and usual
 mistakes are told what is wrong."""
 
-from __future__ import annotations
-
 import sys
-from collections.abc import Iterator
 from contextlib import redirect_stdout
 from io import StringIO
-from types import ModuleType
-from typing import Any
 
 import nbformat
 import pytest
@@ -106,7 +101,7 @@ WRONG = {
 
 
 @pytest.fixture(scope="module")
-def scratch() -> Iterator[ModuleType]:
+def scratch():
     sys.path.insert(0, str(FOLDER))
     import from_scratch
 
@@ -114,7 +109,7 @@ def scratch() -> Iterator[ModuleType]:
     sys.path.remove(str(FOLDER))
 
 
-def code_of_the_notebook() -> list[Any]:
+def code_of_the_notebook():
     """Its cells of code, up to the last that shows what an answer does."""
     notebook = nbformat.read(FOLDER / "00_lookahead_from_scratch.ipynb", as_version=4)
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
@@ -127,10 +122,8 @@ def code_of_the_notebook() -> list[Any]:
     ("answers", "whole"),
     [(RIGHT[0], False), pytest.param(RIGHT[1], True, marks=pytest.mark.ci)],
 )
-def test_the_notebook_runs_with_right_answers_and_shows_what_it_shows(
-    answers: str, whole: bool
-) -> None:
-    names: dict[str, Any] = {}
+def test_the_notebook_runs_with_right_answers_and_shows_what_it_shows(answers, whole):
+    names = {}
     for cell in code_of_the_notebook():
         if "same=never" in cell.source and not whole:  # the slowest
             continue
@@ -147,9 +140,7 @@ def test_the_notebook_runs_with_right_answers_and_shows_what_it_shows(
 
 
 @pytest.mark.parametrize("answer", WRONG)
-def test_a_wrong_answer_is_told_and_replaced(
-    answer: str, scratch: ModuleType, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_wrong_answer_is_told_and_replaced(answer, scratch, capsys):
     names = {n: getattr(scratch, n) for n in ("target", "finished", "next_step")}
     exec(answer, names)
     [name] = names.keys() & set(BLANKS)
@@ -158,9 +149,7 @@ def test_a_wrong_answer_is_told_and_replaced(
     assert said.startswith(f"✗ {name}: ") and WRONG[answer] in said
 
 
-def test_the_draft_is_wrong_once_and_being_wrong_costs_no_pass(
-    scratch: ModuleType,
-) -> None:
+def test_the_draft_is_wrong_once_and_being_wrong_costs_no_pass(scratch):
     end = scratch.lookahead(scratch.prompt, 2)[0][len(scratch.prompt) :]
     text = scratch.codec.decode(end)
     assert "17 fewer" in text and "17 more" not in text

@@ -3,20 +3,16 @@ decoding and the scheduler under any order of completion. The same tokens, origi
 verdicts, whatever the schedule, and every block of the cache given back.
 """
 
-from __future__ import annotations
-
 import random
 import sys
-from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reasoner_kit import load_small, with_loader, write_checkpoint
-from spec_kit import EOS, PIECES, PROMPT, random_model
+from toy_kit import EOS, PIECES, PROMPT, random_model
 
 from lr import lookahead as page
 from lr import page_engine
@@ -24,14 +20,13 @@ from lr.engine.runner import ModelRunner
 from lr.engine.verifiers import VerifierChoice
 from lr.errors import OutOfBlocks, SettingError
 from lr.kvcache.branch import Branch
-from lr.lookahead import Lookahead, Writer, Writing, algorithm_1
+from lr.lookahead import Lookahead, Writer, algorithm_1
 from lr.reasoner import Reasoner
 from lr.rng import Stream, uniform
 from lr.spec.protocol import Limits, Schedule, SchedulerConfig
 from lr.spec.verifiers.base import ExactVerifier, Pair, Verifier
 from lr.spec.write import BlankLineSegmenter
 from lr.types import (
-    EmittedStep,
     Finish,
     Origin,
     Role,
@@ -39,7 +34,7 @@ from lr.types import (
     Step,
     Verdict,
 )
-from lr.watch.scripted import Prefix, ScriptedRun, cut, shuffled
+from lr.watch.scripted import ScriptedRun, cut, shuffled
 
 MODELS = random_model(2), random_model(0)
 QUESTION = "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many coins does Ben have?"
@@ -51,10 +46,10 @@ class ByContent(Verifier):
 
     name = "by content"
 
-    def __init__(self, rho: float) -> None:
+    def __init__(self, rho):
         self.rho = rho
 
-    def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
+    def judge(self, pairs):
         verdicts = []
         for pair in pairs:
             key = (*pair.prefix, -1, *pair.draft.tokens, -2, *pair.target_step.tokens)
@@ -63,22 +58,7 @@ class ByContent(Verifier):
         return verdicts
 
 
-class Witness(Verifier):
-    """Accepts everything and remembers what it was given."""
-
-    name = "witness"
-
-    def __init__(self) -> None:
-        self.pairs: list[Pair] = []
-
-    def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        self.pairs += pairs
-        return [Verdict(True, "") for _ in pairs]
-
-
-def writers(
-    temperature: float = 0.0, seed: int = 0, *, num_blocks: int = 900
-) -> tuple[Writer, Writer]:
+def writers(temperature=0.0, seed=0, *, num_blocks=900):
     """A draft and a target."""
     draft, target = (
         Writer(
@@ -93,35 +73,35 @@ def writers(
     return draft, target
 
 
-def all_released(*pair: Writer) -> bool:
+def all_released(*pair):
     return all(w.branches == [] and w.runner.cache.pool.num_used == 0 for w in pair)
 
 
 class NoCache:
     """In place of a block table: how much of a branch was read."""
 
-    def __init__(self, length: int = 0) -> None:
+    def __init__(self, length=0):
         self.length = length
 
 
 class NoModel:
     """In place of a `ModelRunner`: branches without a cache."""
 
-    def open(self, tokens: Sequence[int]) -> Branch:
-        return Branch(list(tokens), NoCache())  # type: ignore[arg-type]
+    def open(self, tokens):
+        return Branch(list(tokens), NoCache())
 
-    def fork(self, branch: Branch) -> Branch:
+    def fork(self, branch):
         return Branch(list(branch.tokens), NoCache(branch.num_computed_tokens))
 
-    def rewind(self, branch: Branch, length: int) -> None:
+    def rewind(self, branch, length):
         branch.table.length = min(branch.num_computed_tokens, length)
         del branch.tokens[length:]
 
-    def forward(self, branches: Sequence[Branch]) -> None:
+    def forward(self, branches):
         for branch in branches:
             branch.table.length = len(branch)
 
-    def close(self, branch: Branch) -> None:
+    def close(self, branch):
         assert branch.num_computed_tokens >= 0, "closed twice"
         branch.table.length = -1
 
@@ -131,10 +111,10 @@ class SeededScript:
     than those of small models.
     """
 
-    def __init__(self, seed: int, rho: float, eos: float, cut: float) -> None:
+    def __init__(self, seed, rho, eos, cut):
         self.seed, self.verifier, self.eos, self.cut = seed, ByContent(rho), eos, cut
 
-    def step(self, role: Role, tokens: Sequence[int], stream: Stream) -> Step:
+    def step(self, role, tokens, stream):
         chance = random.Random(repr((self.seed, role, tuple(tokens), stream)))
         written = tuple(
             chance.randrange(50) for _ in range(chance.choice([1, 1, 2, 3, 5]))
@@ -143,37 +123,37 @@ class SeededScript:
         finish = Finish.LENGTH if drawn < self.eos + self.cut else Finish.BOUNDARY
         return Step(written, Finish.EOS if drawn < self.eos else finish)
 
-    def draft(self, prefix: Prefix, sibling: int) -> Step:
+    def draft(self, prefix, sibling):
         path = (len(prefix), sibling) if sibling else (len(prefix),)
         return self.step(
             Role.DRAFT, self._tokens(prefix), Stream.root(0).fold_in(*path)
         )
 
-    def target(self, prefix: Prefix) -> Step:
+    def target(self, prefix):
         return self.step(
             Role.TARGET, self._tokens(prefix), Stream.root(0).fold_in(len(prefix))
         )
 
-    def judge(self, prefix: Prefix, draft: Step, target: Step | None) -> Verdict:
+    def judge(self, prefix, draft, target):
         pair = Pair(tuple(self._tokens(prefix)), draft, target)
         return self.verifier.judge([pair])[0]
 
-    def _tokens(self, prefix: Prefix) -> list[int]:
+    def _tokens(self, prefix):
         return [*PROMPT, *(token for step in prefix for token in step.tokens)]
 
 
 class ScriptWriter(Writer):
     """Writes the steps of a script, each as a whole in one of the next forwards."""
 
-    def __init__(self, script: SeededScript, role: Role) -> None:
-        runner: Any = NoModel()
+    def __init__(self, script, role):
+        runner = NoModel()
         segmenter = partial(BlankLineSegmenter, PIECES.__getitem__)
         super().__init__(
             runner, SamplingParams(), segmenter, frozenset(), Stream.root(0)
         )
         self.script, self.role, self.pace = script, role, random.Random(script.seed)
 
-    def write(self, live: Sequence[Writing]) -> None:
+    def write(self, live):
         self.runner.forward([w.branch for w in live])
         for w in live:
             if self.pace.random() < 0.5:
@@ -202,15 +182,8 @@ class ScriptWriter(Writer):
     seed=st.integers(0, 2**32),
 )
 def test_page_and_scheduler_agree_on_random_scripts(
-    script: SeededScript,
-    schedule: Schedule,
-    depth: int,
-    width: int,
-    rows: int | None,
-    limits: Limits,
-    forwards: int,
-    seed: int,
-) -> None:
+    script, schedule, depth, width, rows, limits, forwards, seed
+):
     """Without models: every ending, every budget, steps that take different times; the
     scheduler's work is completed in a random order."""
     shallowest = 1 if schedule is Schedule.PAPER else 0
@@ -236,63 +209,12 @@ def test_page_and_scheduler_agree_on_random_scripts(
 # With models
 
 
-@pytest.mark.parametrize("gamma", [1, 2, 4])
-def test_algorithm_1_is_the_synchronous_schedule(gamma: int) -> None:
-    parts = ByContent(0.7), Limits(40, 12)
-    emitted = list(algorithm_1(PROMPT, *writers(1.1, gamma), *parts, gamma))
-    config: dict[str, Any] = {"schedule": Schedule.SYNC, "depth": gamma}
-    steps = Lookahead(PROMPT, *writers(1.1, gamma), *parts, **config).steps()
-    assert emitted == list(steps)
-
-
-@pytest.fixture(scope="module")
-def clean_seed() -> int:
-    """A seed whose first cycle of depth 3 consists of steps that end in a boundary."""
-    for seed in range(300):
-        pair = writers(1.2, seed)
-        verifier = Witness()
-        first = list(algorithm_1(PROMPT, *pair, verifier, Limits(150, 60), 3))[:4]
-        pairs = [
-            step
-            for pair in verifier.pairs[:3]
-            for step in (pair.draft, pair.target_step)
-        ]
-        steps = [*(e.step for e in first), *pairs]
-        origins = [e.origin for e in first]
-        complete = all(step.finish is Finish.BOUNDARY for step in steps)
-        if complete and origins == [Origin.ACCEPTED] * 3 + [Origin.BONUS]:
-            return seed
-    raise AssertionError("no such seed")
-
-
-def test_a_cycle_of_three_drafts_has_four_target_rows_and_a_bonus(
-    clean_seed: int,
-) -> None:
-    """One forward reads the trunk; those after it are one batch of four rows that end
-    one by one.
-    """
-    forwards: list[tuple[int, int]] = []
-    pair = writers(1.2, clean_seed)
-    pair[1].runner.observer = lambda rows, tokens, _: forwards.append((rows, tokens))
-    verifier = Witness()
-    cycle = list(algorithm_1(PROMPT, *pair, verifier, Limits(150, 60), 3))[:4]
-    assert [e.origin for e in cycle] == [Origin.ACCEPTED] * 3 + [Origin.BONUS]
-    assert cycle[3].verdict is None
-    assert verifier.pairs[1].prefix == (*PROMPT, *cycle[0].step.tokens)
-    drafts = [len(e.step.tokens) for e in cycle[:3]]
-    targets = [len(pair.target_step.tokens) for pair in verifier.pairs[:3]]
-    lengths = [*targets, len(cycle[3].step.tokens)]
-    expected = [sum(length > t for length in lengths) for t in range(max(lengths))]
-    assert forwards[0] == (1, len(PROMPT) + sum(drafts) - 1)
-    assert [rows for rows, _ in forwards[1 : 1 + len(expected)]] == expected
-
-
-def lookahead(*parts: Any) -> Iterator[EmittedStep]:
+def lookahead(*parts):
     return Lookahead(*parts).steps()
 
 
 @pytest.mark.parametrize("loop", [algorithm_1, lookahead])
-def test_an_answer_that_ends_early_releases_everything(loop: Any) -> None:
+def test_an_answer_that_ends_early_releases_everything(loop):
     pair = writers()
     steps = loop(PROMPT, *pair, ExactVerifier(), Limits(100, 10))
     next(steps)
@@ -310,14 +232,14 @@ DRAFTERS = (None, "ngram", "draft", "tree")
 
 
 @pytest.fixture(scope="module")
-def reasoners(tmp_path_factory: pytest.TempPathFactory) -> list[Reasoner]:
+def reasoners(tmp_path_factory):
     """In fp64: a tiny pair whose target has two layers, and a random pair that hardly
     ever agrees with itself.
     """
     folder = tmp_path_factory.mktemp("random")
     write_checkpoint(folder / "target", seed=1)
     write_checkpoint(folder / "draft", seed=2)
-    pairs: list[tuple[Any, Any]] = [("tiny-target", "tiny-draft")]
+    pairs = [("tiny-target", "tiny-draft")]
     pairs.append((folder / "target", folder / "draft"))
     with with_loader(load_small):
         return [Reasoner(*pair, "exact", dtype=torch.float64) for pair in pairs]
@@ -343,12 +265,8 @@ def reasoners(tmp_path_factory: pytest.TempPathFactory) -> list[Reasoner]:
     seed=st.integers(0, 99),
 )
 def test_the_page_emits_what_the_engine_emits(
-    reasoners: list[Reasoner],
-    pair: int,
-    verifier: str,
-    drafter: str | None,
-    **config: Any,
-) -> None:
+    reasoners, pair, verifier, drafter, **config
+):
     """Steps, origins and verdicts, with every token drafter and rule, token for token;
     with the exact verifier and rule `match` those of plain decoding."""
     config["depth"] = min(config["depth"], (6, 6, 4)[config["width"] - 1])
@@ -369,7 +287,7 @@ def test_the_page_emits_what_the_engine_emits(
         assert by_page.tokens == plain.tokens
 
 
-def test_the_page_says_what_it_cannot_run() -> None:
+def test_the_page_says_what_it_cannot_run():
     reasoner = Reasoner()
     with pytest.raises(SettingError, match="late_drafts"):
         page_engine.run(reasoner, QUESTION, late_drafts="reject").finish()
@@ -377,9 +295,7 @@ def test_the_page_says_what_it_cannot_run() -> None:
         page_engine.run(reasoner, QUESTION, mode="ar").finish()
 
 
-def test_the_page_runs_from_the_command_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_page_runs_from_the_command_line(monkeypatch, capsys):
     flags = ["--depth", "2", "--seed", "3"]
     monkeypatch.setattr(sys, "argv", ["lookahead", QUESTION, *flags])
     page.main()

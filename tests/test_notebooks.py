@@ -5,18 +5,12 @@ runs number 04 with its answers and keeps the new outputs; read them then. The e
 have tests of their own (`test_exercises.py`).
 """
 
-from __future__ import annotations
-
 import ast
 import re
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import nbformat
 import pytest
 import run_notebooks
-from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 from nbformat.v4 import new_code_cell, new_notebook
 from run_notebooks import ANSWER, answers_to
@@ -42,7 +36,7 @@ each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path
 
 
 @pytest.fixture(scope="module")
-def kernel() -> Iterator[AsyncKernelManager]:
+def kernel():
     """One for all notebooks, which import the same: that takes longer than most of them
     run."""
     manager = run_notebooks.kernel()
@@ -51,7 +45,7 @@ def kernel() -> Iterator[AsyncKernelManager]:
     run_notebooks.stop(manager)
 
 
-def cells(path: Path, kind: str) -> list[Any]:
+def cells(path, kind):
     return [
         cell
         for cell in nbformat.read(path, as_version=4).cells
@@ -59,7 +53,7 @@ def cells(path: Path, kind: str) -> list[Any]:
     ]
 
 
-def shown(cell: Any) -> list[str]:
+def shown(cell):
     """What a cell shows, pictures as the word for them: their bytes differ between
     versions of matplotlib."""
     texts = []
@@ -72,7 +66,7 @@ def shown(cell: Any) -> list[str]:
     return texts
 
 
-def statements(cell: Any) -> list[ast.stmt]:
+def statements(cell):
     """The statements of a code cell, imports left out."""
     return [
         node
@@ -83,9 +77,7 @@ def statements(cell: Any) -> list[ast.stmt]:
 
 @pytest.mark.ci
 @each_notebook
-def test_it_runs_and_its_outputs_are_what_it_shows(
-    path: Path, kernel: AsyncKernelManager
-) -> None:
+def test_it_runs_and_its_outputs_are_what_it_shows(path, kernel):
     notebook, answers = run_notebooks.executed(path, kernel)
     fresh = [cell for cell in notebook.cells if cell.cell_type == "code"]
     for saved, new in zip(cells(path, "code"), fresh, strict=True):
@@ -100,7 +92,7 @@ def test_it_runs_and_its_outputs_are_what_it_shows(
 
 
 @each_notebook
-def test_every_question_has_its_answer(path: Path) -> None:
+def test_every_question_has_its_answer(path):
     questions = cells(path, "markdown")[-1].source.split("to try")[1].split("[Answers]")
     assert len(questions) == 2 and questions[1].startswith(
         f"(answers/{path.name[:2]}.md)"
@@ -113,7 +105,7 @@ def test_every_question_has_its_answer(path: Path) -> None:
 
 
 @each_notebook
-def test_cells_are_short_and_define_nothing(path: Path) -> None:
+def test_cells_are_short_and_define_nothing(path):
     for cell in cells(path, "code"):
         tree = statements(cell)
         defined = [
@@ -132,7 +124,7 @@ def test_cells_are_short_and_define_nothing(path: Path) -> None:
 
 
 @each_notebook
-def test_links_lead_somewhere(path: Path) -> None:
+def test_links_lead_somewhere(path):
     prose = "\n".join(cell.source for cell in cells(path, "markdown"))
     for link in re.findall(r"\]\((?!https?:|#)([^)#]+)", prose):
         assert (path.parent / link).exists(), f"the link to {link} leads nowhere"

@@ -2,22 +2,17 @@
 answer has the tokens of plain decoding, alone, on the page or in a batch; what a cache
 admits never runs out of blocks."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from contextlib import suppress
 from random import Random
-from typing import Any
 
 import pytest
 import torch
-from random_cases import cases
 from reasoner_kit import write_checkpoint
+from tests_root import cases
 
-from lr.engine.answer import Answer
 from lr.errors import ContextError
 from lr.kvcache.invariant import check_cache
-from lr.options import GenerateOptions, make_options
+from lr.options import make_options
 from lr.page_engine import run as run_page
 from lr.reasoner import Reasoner
 
@@ -28,31 +23,34 @@ CONTEXT = 192
 
 
 @pytest.fixture(scope="module")
-def names(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+def names(tmp_path_factory):
+    """Two models hardly ever agree; one that drafts for itself often does, as far as
+    its window goes."""
     folder = tmp_path_factory.mktemp("random")
-    return [
-        str(write_checkpoint(folder / str(i), seed=i, layers=1 + i, context=CONTEXT))
-        for i in range(2)
-    ]
+    sizes = {"target": (0, CONTEXT), "other": (1, CONTEXT), "short": (0, 56)}
+    return {
+        name: write_checkpoint(
+            folder / name, seed=seed, layers=1 + seed, context=context
+        )
+        for name, (seed, context) in sizes.items()
+    }
 
 
-@pytest.fixture(scope="module", params=["two models", "one model"])
-def reasoner(names: list[str], request: pytest.FixtureRequest) -> Iterator[Reasoner]:
-    """Two models hardly ever agree; one that drafts for itself often does."""
-    target = names[0]
-    draft = names[1] if request.param == "two models" else target
-    with Reasoner(target, draft, "exact", dtype=torch.float64) as made:
+@pytest.fixture(scope="module", params=["other", "target", "short"])
+def reasoner(names, request):
+    draft = names[request.param]
+    with Reasoner(names["target"], draft, "exact", dtype=torch.float64) as made:
         yield made
 
 
-def random_question(rng: Random, longest: int) -> str:
+def random_question(rng, longest):
     return " ".join(rng.choices(WORDS, k=rng.randint(1, longest)))
 
 
-def random_options(rng: Random) -> GenerateOptions:
+def random_options(rng):
     mode = rng.choice(["ar", "sd", "lr", "lr", "lr+sd", "lr+sd"])
     width = rng.choice([1, 1, 2, 3])
-    settings: dict[str, Any] = {
+    settings = {
         "mode": mode,
         "drafter": rng.choice(["ngram", "draft", "tree"]),
         "depth": rng.randint(1, 4 if width == 1 else 2),
@@ -77,9 +75,7 @@ def random_options(rng: Random) -> GenerateOptions:
     return make_options(**settings)
 
 
-def answer_together(
-    reasoner: Reasoner, questions: list[str], options: GenerateOptions, concurrency: int
-) -> list[Answer]:
+def answer_together(reasoner, questions, options, concurrency):
     runs = []
     for question in questions:
         with suppress(ContextError):
@@ -91,8 +87,8 @@ def answer_together(
     return runs
 
 
-@pytest.mark.parametrize("seed", range(cases(10)))
-def test_answers_are_those_of_plain_decoding(reasoner: Reasoner, seed: int) -> None:
+@pytest.mark.parametrize("seed", range(cases(8)))
+def test_answers_are_those_of_plain_decoding(reasoner, seed):
     rng = Random(seed)
     options = random_options(rng)
     questions = [random_question(rng, rng.choice([5, 60])) for _ in range(3)]
@@ -107,11 +103,12 @@ def test_answers_are_those_of_plain_decoding(reasoner: Reasoner, seed: int) -> N
 
 
 @pytest.mark.parametrize("seed", range(cases(4)))
-def test_what_is_admitted_never_runs_out_of_blocks(names: list[str], seed: int) -> None:
+def test_what_is_admitted_never_runs_out_of_blocks(names, seed):
     """Prompts up to the context, some questions twice, few or many cache blocks."""
     rng = Random(seed)
     num_blocks = rng.choice([None, 40, 120])
-    with Reasoner(*names, "random:0.5", num_blocks=num_blocks) as reasoner:
+    models = names["target"], names["other"]
+    with Reasoner(*models, "random:0.5", num_blocks=num_blocks) as reasoner:
         questions = [random_question(rng, rng.choice([4, CONTEXT])) for _ in range(4)]
         questions += rng.choices(questions, k=2)
         answer_together(reasoner, questions, random_options(rng), rng.randint(1, 6))

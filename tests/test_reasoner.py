@@ -1,10 +1,6 @@
 """The API for programs."""
 
-from __future__ import annotations
-
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -12,9 +8,16 @@ from reasoner_kit import write_checkpoint, write_foreign_checkpoint
 
 import lr
 from lr import page_engine
-from lr.errors import CheckpointError, ContextError, LRError, OutOfBlocks, SettingError
+from lr.errors import (
+    CheckpointError,
+    ContextError,
+    LRError,
+    NumericalError,
+    OutOfBlocks,
+    SettingError,
+)
 from lr.reasoner import Reasoner
-from lr.spec.verifiers.base import Pair, Verifier
+from lr.spec.verifiers.base import Verifier
 from lr.types import Origin, Role, Verdict
 
 QUESTION = "How many coins does Ann have?"
@@ -22,23 +25,21 @@ LR = {"mode": "lr"}
 
 
 @pytest.fixture(scope="module")
-def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def checkpoints(tmp_path_factory):
     folder = tmp_path_factory.mktemp("checkpoints")
     target = write_checkpoint(folder / "target", seed=1, layers=2, mode=None)
     return target, write_checkpoint(folder / "draft", seed=2, padding=13)
 
 
 @pytest.fixture(scope="module")
-def exact(checkpoints: tuple[Path, Path]) -> Reasoner:
+def exact(checkpoints):
     return Reasoner(*checkpoints, dtype=torch.float64)
 
 
 # What is there unless the user says otherwise
 
 
-def test_a_real_checkpoint_alone_decodes_plainly(
-    checkpoints: tuple[Path, Path],
-) -> None:
+def test_a_real_checkpoint_alone_decodes_plainly(checkpoints):
     reasoner = Reasoner(checkpoints[0])
     assert reasoner.generate(QUESTION, max_tokens=5).mode == "ar"
     ngram = reasoner.generate(QUESTION, mode="sd", drafter="ngram", max_tokens=5)
@@ -48,12 +49,7 @@ def test_a_real_checkpoint_alone_decodes_plainly(
             reasoner.generate(QUESTION, **options)
 
 
-def test_a_pair_of_checkpoints_uses_both_levels(exact: Reasoner) -> None:
-    assert exact.generate(QUESTION, max_tokens=5).mode == "lr+sd"
-    assert exact.verifier.name == "exact"
-
-
-def test_the_tiny_target_names_its_draft_its_verifier_and_its_mode() -> None:
+def test_the_tiny_target_names_draft_verifier_and_mode():
     reasoner = Reasoner()
     assert reasoner.engine.draft is not None
     assert reasoner.verifier.name == "oracle"
@@ -62,17 +58,17 @@ def test_the_tiny_target_names_its_draft_its_verifier_and_its_mode() -> None:
     assert {*dir(lr)} == {*lr.__all__, "__version__"}
 
 
-def test_a_judge_is_the_verifier_if_it_is_given() -> None:
+def test_a_judge_is_the_verifier_if_it_is_given():
     assert Reasoner(judge="tiny-judge").verifier.name == "judge"
 
 
-def test_sampling_defaults_come_from_the_checkpoint(exact: Reasoner) -> None:
+def test_sampling_defaults_come_from_the_checkpoint(exact):
     sampling = exact.run(QUESTION).question.sampling
     assert (sampling.temperature, sampling.top_k, sampling.top_p) == (0.7, 30, 1.0)
     assert exact.run(QUESTION, top_k=0, temperature=0.0).question.sampling.greedy
 
 
-def test_options_are_given_as_one_object_or_as_changes(exact: Reasoner) -> None:
+def test_options_are_given_as_one_object_or_as_changes(exact):
     options = lr.GenerateOptions(mode="lr", depth=3, max_tokens=12)
     options = exact.run(QUESTION, options, max_tokens=7).question.options
     assert (options.depth, options.max_tokens) == (3, 7)
@@ -87,15 +83,15 @@ class Coin(Verifier):
 
     name = "coin"
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.asked = 0
 
-    def judge(self, pairs: list[Pair]) -> list[Verdict]:  # type: ignore[override]
+    def judge(self, pairs):
         self.asked += len(pairs)
         return [Verdict((self.asked + i) % 2 == 0, "coin") for i in range(len(pairs))]
 
 
-def test_a_result_says_who_wrote_what(checkpoints: tuple[Path, Path]) -> None:
+def test_a_result_says_who_wrote_what(checkpoints):
     reasoner = Reasoner(*checkpoints, Coin())
     result = reasoner.generate(
         QUESTION, **LR, max_tokens=300, temperature=1.2, ignore_half_sentence=False
@@ -113,16 +109,16 @@ def test_a_result_says_who_wrote_what(checkpoints: tuple[Path, Path]) -> None:
     assert 0 < stats.target_seconds + stats.draft_seconds <= stats.seconds
 
 
-def test_a_run_yields_the_steps_of_the_result(exact: Reasoner) -> None:
+def test_a_run_yields_the_steps_of_the_result(exact):
     answer = exact.run(QUESTION, **LR, max_tokens=50)
     steps = tuple(answer)
     assert steps == answer.result.steps == answer.finish().steps
     assert steps == exact.generate(QUESTION, **LR, max_tokens=50).steps
 
 
-def test_same_seed_same_answer_another_sample_another(exact: Reasoner) -> None:
-    def tokens(**changes: int) -> tuple[int, ...]:
-        settings: dict[str, Any] = {"temperature": 1.5, "max_tokens": 40, **LR}
+def test_same_seed_same_answer_another_sample_another(exact):
+    def tokens(**changes):
+        settings = {"temperature": 1.5, "max_tokens": 40, **LR}
         return exact.generate(QUESTION, **(settings | changes)).tokens
 
     assert tokens() == tokens()
@@ -131,12 +127,9 @@ def test_same_seed_same_answer_another_sample_another(exact: Reasoner) -> None:
 
 @pytest.mark.parametrize("mode", ["ar", "lr"])
 @pytest.mark.parametrize("engine", ["scheduler", "page"])
-def test_a_step_that_ends_inside_a_character_leaves_it_to_the_next(
-    checkpoints: tuple[Path, Path],
-    monkeypatch: pytest.MonkeyPatch,
-    mode: str,
-    engine: Any,
-) -> None:
+def test_half_a_character_is_left_to_the_next_step(
+    checkpoints, monkeypatch, mode, engine
+):
     """Every token is half a character, and steps have three tokens."""
     if (mode, engine) == ("ar", "page"):
         pytest.skip("the page runs lr")
@@ -146,14 +139,14 @@ def test_a_step_that_ends_inside_a_character_leaves_it_to_the_next(
     monkeypatch.setattr(
         codec, "_bytes", [halves[i % 2 : i % 2 + 1] for i in range(500)]
     )
-    steps: dict[str, Any] = {"segmenter": "fixed", "segment_tokens": 3}
+    steps = {"segmenter": "fixed", "segment_tokens": 3}
     run = partial(page_engine.run, reasoner) if engine == "page" else reasoner.run
     result = run(QUESTION, mode=mode, max_tokens=40, **steps).finish()
     assert result.text == codec.decode(result.tokens)
     assert len(result.steps) > 5
 
 
-def test_the_context_bounds_the_answer(checkpoints: tuple[Path, Path]) -> None:
+def test_the_context_bounds_the_answer(checkpoints):
     reasoner = Reasoner(*checkpoints)
     words = " coins" * 400
     result = reasoner.generate(words, temperature=1.0, seed=3, max_step_tokens=30)
@@ -171,44 +164,35 @@ def test_the_context_bounds_the_answer(checkpoints: tuple[Path, Path]) -> None:
     ("options", "noun"),
     [
         ({"depth": 0}, "depth"),
-        ({"depth": 2.5}, "depth"),
         ({"mode": "fast"}, "mode"),
         ({"drafter": "oracle"}, "drafter"),
         ({"acceptance": "hope"}, "acceptance"),
-        ({"coupling": "tight"}, "coupling"),
         ({"num_speculative_tokens": 0}, "num_speculative_tokens"),
         ({"prompt_lookup_min": 3}, "prompt_lookup_max"),
         ({"branching": ()}, "branching"),
-        ({"branching": 3}, "branching"),
         ({"branching": (99, 99, 99, 99)}, "branching"),
         ({"mode": "sd", "drafter": "tree", "acceptance": "block"}, "chains"),
-        ({"width": 0}, "width"),
         ({"width": 4, "depth": 6}, "width"),
         ({"schedule": "soon"}, "schedule"),
         ({"schedule": "sync", "late_drafts": "reject"}, "late_drafts"),
         ({"max_tokens": 0}, "max_tokens"),
-        ({"max_step_tokens": -1}, "max_step_tokens"),
-        ({"temperature": -0.1}, "temperature"),
         ({"temperature": "warm"}, "temperature"),
-        ({"top_p": "x"}, "top_p"),
         ({"seed": "x"}, "seed"),
         ({"depht": 3}, "did you mean depth"),
         ({"schedule": "asink"}, "async is its other name"),
+        ({"draft_floor": 1.0}, "draft_floor"),
+        ({"draft_floor": float("nan")}, "draft_floor"),
     ],
 )
-def test_impossible_options_are_refused(
-    exact: Reasoner, options: dict[str, object], noun: str
-) -> None:
+def test_impossible_options_are_refused(exact, options, noun):
     with pytest.raises(SettingError, match=noun):
         exact.generate(QUESTION, **options)
 
 
-def test_impossible_models_are_refused(
-    checkpoints: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_impossible_models_are_refused(checkpoints, tmp_path):
     foreign = write_foreign_checkpoint(tmp_path / "foreign")
     target, draft = checkpoints
-    refused: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
+    refused = [
         ((target, foreign), {}, "vocabularies"),
         ((target, draft, "oracel"), {}, "oracel"),
         ((foreign, foreign, "oracle"), {}, "language"),
@@ -222,15 +206,29 @@ def test_impossible_models_are_refused(
         with pytest.raises(LRError, match=noun):
             Reasoner(*models, **settings)
     with pytest.raises(CheckpointError, match="checkpoint"):
-        Reasoner(3)  # type: ignore[arg-type]
+        Reasoner(3)
 
 
-def test_what_is_no_question_is_refused(exact: Reasoner) -> None:
+def test_what_is_no_question_is_refused(exact):
     for question in (None, b"abc", "\udc80", " "):
         with pytest.raises(SettingError, match="question"):
-            exact.generate(question)  # type: ignore[arg-type]
+            exact.generate(question)
 
 
-def test_too_few_blocks_say_so(checkpoints: tuple[Path, Path]) -> None:
+def test_too_few_blocks_say_so(checkpoints):
     with pytest.raises(OutOfBlocks, match="blocks"):
         Reasoner(*checkpoints, num_blocks=2).generate(QUESTION, max_tokens=100)
+
+
+def test_logits_that_are_not_finite_name_the_model(tmp_path):
+    for broken in range(2):
+        paths = [
+            write_checkpoint(tmp_path / f"{name} of {broken}", seed=1)
+            for name in ("target", "draft")
+        ]
+        reasoner = Reasoner(*paths, "exact")
+        models = reasoner.engine.target, reasoner.engine.draft
+        models[broken].norm.weight.fill_(torch.nan)
+        for options in ({"mode": "lr"}, {"mode": "sd", "drafter": "draft"}):
+            with pytest.raises(NumericalError, match=paths[broken].name):
+                reasoner.generate(QUESTION, **options)

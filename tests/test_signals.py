@@ -2,8 +2,6 @@
 terminal and `kill` end a run too; no process stays behind.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -26,7 +24,7 @@ LONG = "run --dataset tiny:40 --mode lr --driver overlapped --output"
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals")
 
 
-def started(*words: str) -> subprocess.Popen[str]:
+def started(*words):
     """The program, as soon as its interpreter runs. It answers Ctrl-C also where these
     tests run in the background, where a shell has that ignored.
     """
@@ -42,7 +40,7 @@ def started(*words: str) -> subprocess.Popen[str]:
     return program
 
 
-def alive(session: int) -> list[str]:
+def alive(session):
     """What of a session is alive."""
     found = []
     for status in Path("/proc").glob("[0-9]*/stat"):
@@ -55,7 +53,7 @@ def alive(session: int) -> list[str]:
     return found
 
 
-def gone(session: int) -> bool:
+def gone(session):
     deadline = time.monotonic() + 30
     while alive(session) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -63,7 +61,7 @@ def gone(session: int) -> bool:
 
 
 @pytest.mark.parametrize("after", [0.1, 1.5])
-def test_ctrl_c_while_modules_are_imported(tmp_path: Path, after: float) -> None:
+def test_ctrl_c_while_modules_are_imported(tmp_path, after):
     program = started(*LONG.split(), str(tmp_path / "run"))
     time.sleep(after)
     os.killpg(program.pid, signal.SIGINT)
@@ -78,7 +76,7 @@ def test_ctrl_c_while_modules_are_imported(tmp_path: Path, after: float) -> None
     )
 
 
-def test_a_closed_terminal_ends_a_run(tmp_path: Path) -> None:
+def test_a_closed_terminal_ends_a_run(tmp_path):
     """The signal comes to the run alone, when the first answer is there; it stays. A
     `kill` goes the same way."""
     output = tmp_path / "run"
@@ -93,7 +91,7 @@ def test_a_closed_terminal_ends_a_run(tmp_path: Path) -> None:
     assert any(output.glob("[0-9]*.json"))
 
 
-def test_closed_outputs_are_no_error() -> None:
+def test_closed_outputs_are_no_error():
     root = Path(__file__).parents[1]
     words = f'exec "{sys.executable}" -m lr --version >&- 2>&-'
     done = subprocess.run(["sh", "-c", words], cwd=root, timeout=60, check=False)

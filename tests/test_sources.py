@@ -10,9 +10,7 @@ import operator
 import re
 import subprocess
 import tokenize
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 from tests_root import ROOT
@@ -32,7 +30,7 @@ BELOW_THE_CLI = [
 SLACK = 1.05
 CORE_TOKENS = 67_500  # goal: 52,000
 PACKAGE_TOKENS = 153_000  # goal: 140,000
-TEST_TOKENS = 134_000  # goal: 125,000; a test per class of others' faults came in
+TEST_TOKENS = 117_500  # goal: 112,000
 TOKENS_PER_LINE = 9.0
 WIDE_LINES = 0.02
 VAGUE_NAMES = 0.015
@@ -51,11 +49,11 @@ FREE = {
 
 
 @functools.cache
-def parsed(path: Path) -> ast.Module:
+def parsed(path):
     return ast.parse(path.read_text("utf-8"))
 
 
-def tracked_files() -> list[Path]:
+def tracked_files():
     """The files that git tracks."""
     listing = subprocess.run(
         ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True
@@ -64,7 +62,7 @@ def tracked_files() -> list[Path]:
     return sorted(path for path in paths if path.is_file())
 
 
-def lines_with(paths: list[Path], pattern: str) -> list[str]:
+def lines_with(paths, pattern):
     """Where a pattern occurs, as "file:line: text"."""
     return [
         f"{path.relative_to(ROOT)}:{number}: {line.strip()[:80]}"
@@ -90,11 +88,11 @@ class Size:
     names: int
     vague: int
 
-    def __add__(self, summand: Size) -> Size:
+    def __add__(self, summand):
         return Size(*map(operator.add, vars(self).values(), vars(summand).values()))
 
 
-def documented_lines(tree: ast.Module) -> Iterator[int]:
+def documented_lines(tree):
     """The lines of docstrings, and of strings that follow an assignment."""
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
@@ -106,12 +104,12 @@ def documented_lines(tree: ast.Module) -> Iterator[int]:
                         yield from range(first, (last or first) + 1)
 
 
-def size(paths: list[Path]) -> Size:
+def size(paths):
     return functools.reduce(operator.add, map(size_of_file, paths))
 
 
 @functools.cache
-def size_of_file(path: Path) -> Size:
+def size_of_file(path):
     text = path.read_text("utf-8")
     documented = set(documented_lines(parsed(path)))
     tokens = [
@@ -131,7 +129,7 @@ def size_of_file(path: Path) -> Size:
     )
 
 
-def bindings(tree: ast.Module) -> Iterator[tuple[int, str]]:
+def bindings(tree):
     """Names that are assigned, and parameters, with their lines."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -140,7 +138,7 @@ def bindings(tree: ast.Module) -> Iterator[tuple[int, str]]:
             yield from ((each.lineno, each.arg) for each in node.args.args)
 
 
-def core() -> list[Path]:
+def core():
     top = ROOT / "lr"
     rooms = {top / room for room in CORE}
     return [p for p in PACKAGE if p.parent == top or rooms & set(p.parents)]
@@ -151,17 +149,17 @@ def core() -> list[Path]:
     [(core(), CORE_TOKENS), (PACKAGE, PACKAGE_TOKENS), (TESTS, TEST_TOKENS)],
     ids=["core", "package", "tests"],
 )
-def test_tokens_of_code(paths: list[Path], tokens: int) -> None:
+def test_tokens_of_code(paths, tokens):
     assert size(paths).tokens <= tokens * SLACK
 
 
-def test_the_package_is_not_packed() -> None:
+def test_the_package_is_not_packed():
     package = size(PACKAGE)
     assert package.tokens / package.code <= TOKENS_PER_LINE * SLACK
     assert package.wide / package.lines <= WIDE_LINES * SLACK
 
 
-def test_names_say_what_they_hold() -> None:
+def test_names_say_what_they_hold():
     package = size(PACKAGE)
     vague = [
         f"{path.relative_to(ROOT)}:{line}: {name}"
@@ -172,7 +170,7 @@ def test_names_say_what_they_hold() -> None:
     assert package.vague / package.names <= VAGUE_NAMES * SLACK, "\n".join(vague)
 
 
-def test_documents_are_short() -> None:
+def test_documents_are_short():
     pages = [path for path in tracked_files() if path.suffix == ".md"]
     pages = [p for p in pages if p.parent == ROOT or ROOT / "docs" in p.parents]
     words = sum(len(path.read_text("utf-8").split()) for path in pages)
@@ -180,7 +178,7 @@ def test_documents_are_short() -> None:
 
 
 @pytest.mark.parametrize(("page", "lines"), [("lookahead", 400), ("speculative", 120)])
-def test_the_pages_stay_pages(page: str, lines: int) -> None:
+def test_the_pages_stay_pages(page, lines):
     text = (ROOT / "lr" / f"{page}.py").read_text("utf-8")
     assert len(text.splitlines()) <= lines
 
@@ -188,7 +186,7 @@ def test_the_pages_stay_pages(page: str, lines: int) -> None:
 # ---- rules
 
 
-def test_nothing_reads_the_environment_or_the_terminal_below_the_command_line() -> None:
+def test_only_the_command_line_reads_the_environment():
     """That nothing prints there is a rule of ruff (T20)."""
     forbidden = {"sys.stdout", "sys.stderr", "os.environ", "os.getenv", "os.putenv"}
     assert not [
@@ -199,7 +197,7 @@ def test_nothing_reads_the_environment_or_the_terminal_below_the_command_line() 
     ]
 
 
-def test_no_state_at_module_level() -> None:
+def test_no_state_at_module_level():
     """Names at module level are CONSTANTS, Types, functions and classes; nothing
     rebinds them."""
     for path in PACKAGE:
@@ -218,9 +216,9 @@ def test_no_state_at_module_level() -> None:
                 assert constants, f"{path}: {names}"
 
 
-def test_a_class_name_means_one_thing() -> None:
+def test_a_class_name_means_one_thing():
     """But for the page's own Node, which stands for itself as the whole page does."""
-    files: dict[str, list[str]] = {}
+    files = {}
     for path in PACKAGE:
         for node in parsed(path).body:
             if isinstance(node, ast.ClassDef) and path.name != "lookahead.py":
@@ -228,17 +226,17 @@ def test_a_class_name_means_one_thing() -> None:
     assert not {name: paths for name, paths in files.items() if len(paths) > 1}
 
 
-def test_nothing_is_left_for_later() -> None:
+def test_nothing_is_left_for_later():
     assert not lines_with(PACKAGE, r"\b(?:TODO|FIXME|XXX)\b")
 
 
-def test_no_paths_of_one_machine() -> None:
+def test_no_paths_of_one_machine():
     texts = [p for p in tracked_files() if p.suffix not in {".safetensors", ".png"}]
     machine = r"(?<![\w.:/])/(?:work|root|home|Users|opt|mnt|media)/\w"
     assert not lines_with(texts, machine)
 
 
-def test_documents_name_what_exists() -> None:
+def test_documents_name_what_exists():
     """Every `lr.name` resolves, every file of ours that is named or linked is there."""
     for path in (path for path in tracked_files() if path.suffix == ".md"):
         text = path.read_text("utf-8")
@@ -255,10 +253,20 @@ def test_documents_name_what_exists() -> None:
                 assert (ROOT / name).exists(), f"{path}: {name} does not exist"
 
 
-def resolves(dotted: str) -> bool:
+def test_the_sources_name_files_that_exist():
+    """In backquotes, by the end of their path."""
+    names = [path.as_posix() for path in tracked_files()]
+    for path in PACKAGE:
+        text = path.read_text("utf-8")
+        for name in re.findall(r"`((?:\w+/)*\w+\.(?:py|md))`", text):
+            found = any(each.endswith(f"/{name}") for each in names)
+            assert found, f"{path}: {name} does not exist"
+
+
+def resolves(dotted):
     """Whether a dotted name means a module, or something in one."""
     parts = dotted.split(".")
-    value: object = importlib.import_module(parts[0])
+    value = importlib.import_module(parts[0])
     for i, part in enumerate(parts[1:], 2):
         if not hasattr(value, part):
             try:
@@ -269,7 +277,7 @@ def resolves(dotted: str) -> bool:
     return True
 
 
-def test_readme_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_readme_example_runs(capsys):
     readme = (ROOT / "README.md").read_text("utf-8")
     [example] = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
     exec(compile(example, "README.md", "exec"), {"__name__": "readme"})

@@ -7,14 +7,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from spec_kit import random_model
 from torch import Tensor
+from toy_kit import random_model
 
 from lr.engine.runner import ModelRunner
 from lr.model.codec import Codec
 from lr.model.qwen import CausalLM
 from lr.spec.verifiers.base import Pair, Verifier
-from lr.spec.verifiers.judge import PromptedModel
+from lr.spec.verifiers.judge import JudgeVerifier, PromptedModel
+from lr.spec.verifiers.named import ScoreReading, ScoreVerifier
 from lr.tiny.vocabulary import build_tokenizer
 from lr.types import Finish, Step, Verdict
 
@@ -22,6 +23,7 @@ ADD = "Then Ben has 3 more than Ann, so we get 7 + 3 = 10 coins."
 ADD_OTHERWISE = "Since Ben owns 3 more than Ann, the number is 7 plus 3 is 10 coins."
 ADD_WRONG = "Then Ben has 3 more than Ann, so we get 7 + 3 = 11 coins."
 FACT = "Initially Ann has 7 coins."
+PROMPT = "Which of the two has more coins than the other?\n\n{first}\n\n{second}"
 
 
 @lru_cache
@@ -88,3 +90,20 @@ class Says(Verifier):
         texts = [codec().decode(pair.draft.tokens).strip() for pair in pairs]
         self.texts += texts
         return [self.answers[text] for text in texts]
+
+
+def judge(prompted: PromptedModel | None = None) -> JudgeVerifier:
+    prompted = prompted or Watched().prompted
+    verifier = JudgeVerifier(prompted, codec().decode, prompt=PROMPT)
+    verifier.least_mass = 0.0  # a random model nearly always answers something else
+    return verifier
+
+
+def score(
+    prompted: PromptedModel | None = None, reading: ScoreReading = ScoreReading.EXPECTED
+) -> ScoreVerifier:
+    verifier = ScoreVerifier(
+        prompted or Watched().prompted, threshold=4.5, reading=reading
+    )
+    verifier.least_mass = 0.0
+    return verifier

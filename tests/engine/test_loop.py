@@ -1,9 +1,7 @@
 """The engine's loop on random models: whatever stops, nothing is left behind."""
 
-from __future__ import annotations
-
 import pytest
-from engine_kit import QUESTIONS, ask, emitted, require_clean, toy_engine
+from toy_kit import QUESTIONS, ask, emitted, require_clean, toy_engine
 
 from lr.types import Role
 
@@ -11,7 +9,7 @@ ENGINE = toy_engine()
 
 
 @pytest.mark.parametrize("mode", ["ar", "lr"])
-def test_stopping_early_gives_everything_back(mode: str) -> None:
+def test_stopping_early_gives_everything_back(mode):
     engine = toy_engine(endless=True)
     roles = [Role.TARGET] if mode == "ar" else list(Role)
     for num_steps in range(4):
@@ -28,7 +26,7 @@ def test_stopping_early_gives_everything_back(mode: str) -> None:
             require_clean(engine, roles)
 
 
-def test_a_stopped_answer_leaves_the_others_alone() -> None:
+def test_a_stopped_answer_leaves_the_others_alone():
     engine = toy_engine(endless=True)
     alone = emitted(ask(engine, QUESTIONS[1]))
     answers = [ask(engine, question) for question in QUESTIONS[:2]]
@@ -39,7 +37,7 @@ def test_a_stopped_answer_leaves_the_others_alone() -> None:
     require_clean(engine)
 
 
-def test_alternatives_have_their_own_noise() -> None:
+def test_alternatives_have_their_own_noise():
     for coupling in ("shared", "independent"):
         answer = ask(ENGINE, coupling=coupling)
         plan = answer.question.draft_plan()

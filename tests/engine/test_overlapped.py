@@ -2,14 +2,12 @@
 block back.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from contextlib import closing
-from typing import Any
 
 import pytest
-from engine_kit import (
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from toy_kit import (
     QUESTIONS,
     ToyDraft,
     Trouble,
@@ -18,17 +16,13 @@ from engine_kit import (
     require_clean,
     toy_engine,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from lr.engine.engine import Engine
 from lr.engine.side import DraftSide
 from lr.engine.worker import DraftWorker
-from lr.spec.protocol import Draft, Emit, NodeId
-from lr.spec.verifiers.base import ExactVerifier
+from lr.spec.protocol import Draft, NodeId
 from lr.spec.write import StepWriter
 from lr.trace import ForwardPass, Trace
-from lr.types import EmittedStep, Finish, Origin, Role, Step
+from lr.types import Role
 
 SCHEDULES = ("sync", "paper", "depth")
 MATCH = {"mode": "lr+sd", "drafter": "ngram", "acceptance": "match"}
@@ -36,13 +30,13 @@ OVERLAPPED = {"driver": "overlapped"}
 
 
 @pytest.fixture(scope="module")
-def process() -> Iterator[Engine]:
+def process():
     with closing(toy_engine(worker=DraftWorker(ToyDraft()))) as engine:
         yield engine
 
 
 @pytest.fixture(scope="module")
-def thread() -> Iterator[Engine]:
+def thread():
     worker = DraftWorker(ToyDraft(), as_thread=True)
     with closing(toy_engine(worker=worker)) as engine:
         yield engine
@@ -59,9 +53,7 @@ def thread() -> Iterator[Engine]:
     rows=st.sampled_from([None, 2]),
     coupling=st.sampled_from(["independent", "shared"]),
 )
-def test_the_output_is_that_of_lockstep(
-    process: Engine, width: int, depth: int, token_level: dict[str, Any], **changes: Any
-) -> None:
+def test_the_output_is_that_of_lockstep(process, width, depth, token_level, **changes):
     """Tokens, origins, verdicts and rejected rivals."""
     changes["max_target_rows"] = changes.pop("rows")
     changes |= token_level
@@ -71,10 +63,10 @@ def test_the_output_is_that_of_lockstep(
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_a_slow_draft_changes_nothing(schedule: str) -> None:
+def test_a_slow_draft_changes_nothing(schedule):
     """The worker sleeps at random before every forward: more than the target's forward
     takes, and much more."""
-    changes: dict[str, Any] = {"schedule": schedule, "depth": 3, "seed": 8}
+    changes = {"schedule": schedule, "depth": 3, "seed": 8}
     expected = emitted(ask(toy_engine(), **changes))
     for delay in (0.002, 0.02):
         worker = DraftWorker(ToyDraft(Trouble(delay)), as_thread=True)
@@ -83,9 +75,7 @@ def test_a_slow_draft_changes_nothing(schedule: str) -> None:
 
 
 @pytest.mark.parametrize("stop_after", [0, 1, 3])
-def test_stopping_early_leaves_nothing_to_the_next_answer(
-    thread: Engine, stop_after: int
-) -> None:
+def test_stopping_early_leaves_nothing_to_the_next_answer(thread, stop_after):
     """The worker is strict: it would not answer again after a loop that left something
     in its cache."""
     answers = [ask(thread, question, **OVERLAPPED) for question in QUESTIONS]
@@ -97,73 +87,37 @@ def test_stopping_early_leaves_nothing_to_the_next_answer(
     require_clean(thread)
 
 
-def test_the_next_step_is_written_before_it_is_asked_for() -> None:
-    """It is the very step that would have been written, it is not written twice, there
-    are never more branches than the window allows, and a correction drops it."""
+def test_a_step_written_ahead_is_the_one_that_is_asked_for():
+    """It is written once, and there are never more branches than the window allows."""
     engine = toy_engine(endless=True)
     answer = ask(engine, depth=3)
-    plan = answer.question.draft_plan()
     nodes = [NodeId(0, index) for index in range(5)]
     runner = engine.runners[Role.DRAFT].lend(200)
     config = answer.question.writer_config(Role.DRAFT)
     writer = StepWriter(config, runner, engine.codec.token_bytes)
 
-    def written(side: DraftSide) -> Step:
-        while side.writer.busy:
-            side.writer.poll()
-        [finished] = side.take()
-        return finished.step
-
-    def ask_for(side: DraftSide, index: int) -> None:
-        side.carry_out(Draft(nodes[index], (nodes[index + 1],), 14))
-
-    asked = DraftSide(writer, Trace(), plan)
-    expected = []
-    for index in range(3):
-        ask_for(asked, index)
-        expected.append(written(asked))
-    assert all(step.finish is Finish.BOUNDARY for step in expected)
-    early = DraftSide(writer, Trace(), plan)
-    ask_for(early, 0)
-    assert written(early) == expected[0]
-    for index in (1, 2):
-        early.go_on()
-        ask_for(early, index)  # it is being written already
-        assert written(early) == expected[index]
-    early.go_on()
-    assert not writer.busy  # the window is full
-    correction = EmittedStep(0, Step((5,), Finish.BOUNDARY), Origin.CORRECTION)
-    early.carry_out(Emit(correction, (), nodes[0], NodeId(1, 1)))
-    assert list(early.branches) == [NodeId(1, 1)]
-    for side in (asked, early):
+    def written(ahead):
+        side = DraftSide(writer, Trace(), answer.question.draft_plan())
+        steps = []
+        for index in range(3):
+            if ahead:
+                side.go_on()
+            side.carry_out(Draft(nodes[index], (nodes[index + 1],), 14))
+            while writer.busy:
+                writer.poll()
+            steps += [finished.step for finished in side.take()]
+        side.go_on()
+        assert not writer.busy  # the window is full
         side.end()
+        return steps
+
+    steps = written(ahead=True)
+    assert steps == written(ahead=False) and len(steps) == 3
     engine.runners[Role.DRAFT].take_back(runner)
     require_clean(engine, [Role.DRAFT])
 
 
-def test_the_worker_reads_a_prompt_once(thread: Engine) -> None:
-    """Every later forward of the draft is a short one, even if all is rejected."""
-    answer = ask(
-        thread, "abcde" * 20, Never(), depth=1, max_step_tokens=10, **OVERLAPPED
-    )
-    emitted(answer)
-    rows = [
-        event.tokens
-        for _, event in answer.trace.events
-        if isinstance(event, ForwardPass) and event.role is Role.DRAFT
-    ]
-    assert rows[0] == len(answer.question.prompt) - 1
-    assert max(rows[1:]) < 30  # a few steps of the target at most
-
-
-class Never(ExactVerifier):
-    """Rejects everything."""
-
-    def judge(self, pairs):  # type: ignore[no-untyped-def]
-        return [type(v)(aligned=False, why="never") for v in super().judge(pairs)]
-
-
-def test_the_trace_shows_both_at_work_at_the_same_time(process: Engine) -> None:
+def test_the_trace_shows_both_at_work_at_the_same_time(process):
     """Events of both sides stand in the order of their times, and a forward of the
     draft falls into one of the target."""
     for seed in range(20):
@@ -171,7 +125,7 @@ def test_the_trace_shows_both_at_work_at_the_same_time(process: Engine) -> None:
         emitted(answer)
         times = [time for time, _ in answer.trace.events]
         assert times == sorted(times)
-        spans: dict[Role, list[tuple[float, float]]] = {role: [] for role in Role}
+        spans = {role: [] for role in Role}
         for time, event in answer.trace.events:
             if isinstance(event, ForwardPass):
                 spans[event.role].append((time - event.seconds, time))

@@ -2,15 +2,11 @@
 answers are the same wherever target, draft and judge are.
 """
 
-from __future__ import annotations
-
 import shutil
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -26,7 +22,7 @@ from lr.spec.write import StepWriter
 QUESTION = "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many coins does Ben have?"
 
 
-def test_a_worker_thread_on_the_same_weights_answers_as_lockstep_does() -> None:
+def test_a_worker_thread_on_shared_weights_answers_as_lockstep():
     """What one GPU for both does, on the CPU: the thread and the target's loop use one
     model object at the same time.
     """
@@ -43,28 +39,26 @@ def test_a_worker_thread_on_the_same_weights_answers_as_lockstep_does() -> None:
     assert len(tokens) == 1
 
 
-SPECULATING: list[dict] = [
+SPECULATING = [
     {"mode": "sd", "drafter": "draft", "acceptance": "block"},
     {"mode": "lr+sd", "drafter": "ngram", "acceptance": "block", "schedule": "sync"},
     {"mode": "lr+sd", "drafter": "tree", "acceptance": "reject"},
 ]
 """In the last ones the draft's steps come from a process of their own where the driver
 is overlapped."""
-SHORT: dict = {"segmenter": "fixed", "segment_tokens": 4, "max_tokens": 16, "depth": 2}
+SHORT = {"segmenter": "fixed", "segment_tokens": 4, "max_tokens": 16, "depth": 2}
 """Four steps, whatever is said: a pass of several processes takes its time."""
 
 
 @pytest.fixture(scope="module")
-def several(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[tuple[Reasoner, Reasoner]]:
+def several(tmp_path_factory):
     """The target over two processes, the draft's steps from a third, the judge in this
     one; and all of it here. The target has two layers: every layer is two exchanges
     between its processes."""
     folder = tmp_path_factory.mktemp("several")
     target = write_checkpoint(folder / "target", seed=1, layers=2, heads=(4, 2))
     draft = write_checkpoint(folder / "draft", seed=2)
-    models: dict[str, Any] = {"target": target, "draft": draft, "judge": "tiny-judge"}
+    models = {"target": target, "draft": draft, "judge": "tiny-judge"}
     models["dtype"] = torch.float64
     with (
         Reasoner(**models, device={"target": ["cpu", "cpu"]}) as apart,
@@ -73,43 +67,35 @@ def several(
         yield apart, here
 
 
-@pytest.mark.parametrize("way", SPECULATING, ids=lambda way: " ".join(way.values()))
-def test_real_runs_with_models_in_several_processes(
-    several: tuple[Reasoner, Reasoner], way: dict
-) -> None:
+@pytest.mark.parametrize(
+    "way",
+    [
+        *SPECULATING,
+        *({"mode": "lr", "verifier": name} for name in ("likelihood:-3", "score:4")),
+    ],
+    ids=lambda way: " ".join(way.values()),
+)
+def test_answers_do_not_depend_on_the_number_of_processes(several, way):
     """The tokens and origins are those of one process (fp64), whoever proposes,
-    whatever decides."""
-    drivers = ["overlapped", "lockstep"] if way["mode"] == "lr+sd" else ["lockstep"] * 2
+    whatever decides; verifiers that ask the target ask all of its ranks."""
+    options = dict(way)
+    name = options.pop("verifier", "exact")
+    drivers = ["lockstep"] * 2 if way["mode"] == "sd" else ["overlapped", "lockstep"]
     answers = []
     for reasoner, driver in zip(several, drivers, strict=True):
-        result = reasoner.generate(QUESTION, driver=driver, **SHORT, **way)
+        verifier = VerifierChoice(name, reasoner.codec).build(reasoner.engine.target)
+        if way["mode"] != "sd":
+            options["variant"] = Variant(verifier)
+        result = reasoner.generate(QUESTION, driver=driver, **SHORT, **options)
         answers.append([(step.tokens, step.origin) for step in result.steps])
-    assert result.stats.rounds.drafted > 0
-    assert answers[0] == answers[1]
-
-
-@pytest.mark.parametrize("verifier", ["exact", "likelihood:-3", "score:4"])
-def test_verifiers_read_models_in_several_processes(
-    several: tuple[Reasoner, Reasoner], verifier: str
-) -> None:
-    """Verifiers that ask the target ask all of its ranks."""
-    answers = []
-    for reasoner, driver in zip(several, ("overlapped", "lockstep"), strict=True):
-        choice = VerifierChoice(verifier, reasoner.codec)
-        variant = Variant(verifier=choice.build(reasoner.engine.target))
-        result = reasoner.generate(
-            QUESTION, variant=variant, mode="lr", driver=driver, **SHORT
-        )
-        answers.append([(step.tokens, step.origin) for step in result.steps])
+    assert (result.stats.rounds.drafted > 0) == (way["mode"] != "lr")
     assert answers[0] == answers[1]
 
 
 @pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="no shared memory here")
 @pytest.mark.parametrize("draft", ["tiny-draft", "int4:tiny-draft"])
 @pytest.mark.parametrize("room", [0, 1 << 40])
-def test_the_drafts_process_reads_the_weights_that_are_here(
-    draft: str, room: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_drafts_process_reads_the_weights_that_are_here(draft, room, monkeypatch):
     """If shared memory has room for them; else it loads the checkpoint, and does not
     see what has changed here."""
     usage = SimpleNamespace(free=room)
@@ -126,26 +112,16 @@ def test_the_drafts_process_reads_the_weights_that_are_here(
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("places", [("cuda", "cpu"), ("cpu", "cuda"), ("cuda", "cuda")])
 @pytest.mark.parametrize("verifier", ["oracle", "judge", "likelihood:-3", "score:4"])
-def test_answers_do_not_depend_on_who_is_where(
-    places: tuple[str, str], verifier: str
-) -> None:
+def test_answers_do_not_depend_on_who_is_where(places, verifier):
     """The judge stays on the CPU. In fp64 the CPU and CUDA choose alike, rejections
     included."""
     device = {"target": places[0], "draft": places[1], "judge": "cpu"}
-    ways: list[dict] = [
-        {"mode": "lr", "width": 2, "depth": 2},
-        {"mode": "lr+sd", "drafter": "ngram"},
-        {"mode": "lr", "driver": "overlapped"},
-    ]
-    ways += SPECULATING
-    if verifier != "oracle":
-        ways = ways[:3]
     names = ("tiny-target", "tiny-draft", verifier)
     with (
         Reasoner(*names, dtype=torch.float64, device=device) as apart,
         Reasoner(*names, dtype=torch.float64) as here,
     ):
-        for way in ways:
+        for way in (*SPECULATING, {"mode": "lr", "driver": "overlapped"}):
             tokens = [
                 reasoner.generate(QUESTION, max_tokens=60, **way).tokens
                 for reasoner in (apart, here)
@@ -155,13 +131,13 @@ def test_answers_do_not_depend_on_who_is_where(
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_nobody_works_on_the_default_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_works_on_the_default_stream(monkeypatch):
     """Whoever does holds up the others: a draft took three times as long beside such a
     target."""
     streams = {}
     poll = StepWriter.poll
 
-    def watched(writer: StepWriter) -> None:
+    def watched(writer):
         streams[threading.current_thread().name] = torch.cuda.current_stream()
         poll(writer)
 
@@ -185,9 +161,7 @@ def test_nobody_works_on_the_default_stream(monkeypatch: pytest.MonkeyPatch) -> 
         ({"target": ["cuda:1", "cuda:0"], "judge": "cuda:0"}, "rank"),
     ],
 )
-def test_devices_that_make_no_sense(
-    device: dict, noun: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_impossible_devices_are_refused(device, noun, monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: None)
     with pytest.raises(SettingError, match=noun):
         DeviceMap.of(device)

@@ -1,9 +1,6 @@
 """How many caches an answer holds for its verifier, and one judge in several threads."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 
@@ -21,14 +18,12 @@ OWN_CACHES = {"judge": 1, "score": 1}
 @pytest.mark.parametrize(
     "name", [name for name in verifiers.THRESHOLDS if name != "embedding"]
 )
-def test_only_a_verifier_that_asks_a_model_holds_a_cache(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_a_verifier_that_asks_a_model_holds_a_cache(name, monkeypatch):
     """Beside those of target and draft. `likelihood` had one of the whole context."""
-    made: list[ModelRunner] = []
+    made = []
     begin = ModelRunner.__init__
 
-    def counted(self: ModelRunner, *args: Any, **options: Any) -> None:
+    def counted(self, *args, **options):
         made.append(self)
         begin(self, *args, **options)
 
@@ -38,8 +33,8 @@ def test_only_a_verifier_that_asks_a_model_holds_a_cache(
     assert len(made) == 2 + OWN_CACHES.get(name, 0)
 
 
-def test_the_memory_plan_has_no_cache_for_the_likelihood() -> None:
-    def size(verifier: str) -> int:
+def test_the_memory_plan_has_no_cache_for_the_likelihood():
+    def size(verifier):
         names = ("Qwen/Qwen3-8B", "Qwen/Qwen3-0.6B", None)
         places = DeviceMap.of("cpu")
         options = make_options(mode="lr")
@@ -49,10 +44,10 @@ def test_the_memory_plan_has_no_cache_for_the_likelihood() -> None:
     assert size("likelihood") == size("exact") < size("score")
 
 
-def test_threads_share_a_reasoner_with_a_judge() -> None:
+def test_threads_share_a_reasoner_with_a_judge():
     with Reasoner(verifier="judge") as reasoner:
 
-        def answer(seed: int) -> tuple[int, ...]:
+        def answer(seed):
             return reasoner.generate(QUESTION, mode="lr", seed=seed).tokens
 
         alone = [answer(seed) for seed in range(4)]

@@ -1,12 +1,10 @@
 """How many hands an answer goes through, and the table of them in the documents."""
 
-from __future__ import annotations
-
 from tests_root import ROOT
 from way_of_an_answer import table, way
 
 
-def test_an_answer_changes_hands_as_the_page_says() -> None:
+def test_an_answer_changes_hands_as_the_page_says():
     """If lines have moved: python scripts/way_of_an_answer.py --write"""
     stations = way()
     assert len(stations) <= 24

@@ -25,10 +25,9 @@ from kvcache_kit import (
     snapshot,
     write_tokens,
 )
-from random_cases import cases
+from tests_root import cases
 
 from lr.errors import OutOfBlocks
-from lr.kvcache.branch import BlockTable
 from lr.kvcache.invariant import check_cache
 
 PICK = st.integers(0, 10**6)
@@ -40,22 +39,22 @@ class CacheMachine(RuleBasedStateMachine):
         num_blocks=st.sampled_from([40, 20, 10]),
         block_size=st.sampled_from([4, 3, 2, 1]),
     )
-    def start(self, num_blocks: int, block_size: int) -> None:
+    def start(self, num_blocks, block_size):
         self.cache = small_cache(num_blocks, block_size)
         # A prompt, so that the first fork already shares something.
         self.tokens = [[1, 2, 3, 4, 5]]
-        self.tables: list[BlockTable] = [filled(self.cache, 5)]
+        self.tables = [filled(self.cache, 5)]
         self.next_token = 6
 
     @precondition(lambda self: len(self.tables) < TABLES)
     @rule()
-    def new(self) -> None:
+    def new(self):
         self.tables.append(self.cache.new())
         self.tokens.append([])
 
     @precondition(lambda self: 0 < len(self.tables) < TABLES)
     @rule(pick=PICK, cut=st.integers(0, 3))
-    def fork(self, pick: int, cut: int) -> None:
+    def fork(self, pick, cut):
         """A twin, cut back by a few tokens as after a rejection: owners of one block
         then differ in length.
         """
@@ -73,7 +72,7 @@ class CacheMachine(RuleBasedStateMachine):
         counts=st.lists(st.integers(0, 4), min_size=1, max_size=TABLES),
         fail=st.booleans(),
     )
-    def extend(self, order: list[int], counts: list[int], fail: bool) -> None:
+    def extend(self, order, counts, fail):
         """Append to a few branches in any order; half of the time the forward fails
         after its writes.
         """
@@ -120,9 +119,7 @@ class CacheMachine(RuleBasedStateMachine):
         counts=st.tuples(*[st.integers(1, 4)] * 2),
         fail=st.booleans(),
     )
-    def fork_and_extend(
-        self, pick: int, cut: int, counts: tuple[int, int], fail: bool
-    ) -> None:
+    def fork_and_extend(self, pick, cut, counts, fail):
         """The move that copies: a branch and its twin are both written to, the twin
         first if `pick` is odd.
         """
@@ -133,13 +130,13 @@ class CacheMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.tables)
     @rule(fail=st.booleans())
-    def decode(self, fail: bool) -> None:
+    def decode(self, fail):
         """One token for every branch, the most frequent append of all."""
         self.extend(list(range(TABLES)), [1] * TABLES, fail)
 
     @precondition(lambda self: self.tables)
     @rule(pick=PICK, length=PICK)
-    def truncate(self, pick: int, length: int) -> None:
+    def truncate(self, pick, length):
         index = pick % len(self.tables)
         length %= len(self.tokens[index]) + 1
         self.cache.truncate(self.tables[index], length)
@@ -147,13 +144,13 @@ class CacheMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.tables)
     @rule(pick=PICK)
-    def release(self, pick: int) -> None:
+    def release(self, pick):
         index = pick % len(self.tables)
         self.cache.release(self.tables.pop(index))
         self.tokens.pop(index)
 
     @invariant()
-    def law_and_contents(self) -> None:
+    def law_and_contents(self):
         check_cache(self.cache, self.tables)
         assert_contents(self.cache, self.tables, self.tokens)
         free = [
@@ -163,7 +160,7 @@ class CacheMachine(RuleBasedStateMachine):
         ]
         assert self.cache.keys[:, free].isnan().all()
 
-    def teardown(self) -> None:
+    def teardown(self):
         for table in getattr(self, "tables", []):
             self.cache.release(table)
         if hasattr(self, "cache"):

@@ -1,41 +1,13 @@
 """Block ids, refcounts, tables: the part of the cache without tensors."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from lr.errors import OutOfBlocks, ProtocolError, SettingError
+from lr.errors import ProtocolError, SettingError
 from lr.kvcache.branch import BlockTable, block_rows, blocks_for
 from lr.kvcache.pool import BlockPool
 
 
-@given(st.lists(st.integers(-5, 5), max_size=40))
-def test_pool_never_hands_out_a_held_block(moves: list[int]) -> None:
-    """Positive: allocate so many. Negative: drop that many of the oldest held blocks;
-    zero shares the oldest.
-    """
-    pool, held = BlockPool(12), list[int]()
-    for move in moves:
-        if move > 0 and move > pool.num_free:
-            with pytest.raises(OutOfBlocks):
-                pool.allocate(move)
-        elif move > 0:
-            blocks = pool.allocate(move)
-            assert len(set(blocks) - set(held)) == move
-            held += blocks
-        elif move == 0 and held:
-            pool.share(held[0])
-            held.append(held[0])
-        else:
-            for block in held[:-move]:
-                held.remove(block)
-                assert pool.drop(block) is (block not in held)
-        counts = [pool.refcount(block) for block in range(12)]
-        assert counts == [held.count(block) for block in range(12)]
-        assert pool.num_used == len(set(held)) == 12 - pool.num_free
-
-
-def test_misuse_of_the_pool() -> None:
+def test_misuse_of_the_pool():
     pool = BlockPool(2)
     for call in (pool.share, pool.drop):
         for block in (0, -1, 2):  # free, or no block
@@ -48,7 +20,7 @@ def test_misuse_of_the_pool() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 7])
-def test_slots_follow_the_definition(size: int) -> None:
+def test_slots_follow_the_definition(size):
     blocks = [11, 3, 8, 5]
     for length in range(4 * size + 1):
         count = blocks_for(length, size)
@@ -64,7 +36,7 @@ def test_slots_follow_the_definition(size: int) -> None:
                 table.slots(start, stop)
 
 
-def test_short_rows_repeat_a_block_of_their_own() -> None:
+def test_short_rows_repeat_a_block_of_their_own():
     tables = [BlockTable(4, [7, 2], 6), BlockTable(4, [5], 1)]
     assert block_rows(tables) == [[7, 2], [5, 5]]
     assert tables[1].blocks == [5]

@@ -2,12 +2,9 @@
 the vocabulary.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -29,14 +26,12 @@ PARAMETERS = {
 
 
 @pytest.mark.parametrize(("name", "parameters"), PARAMETERS.items())
-def test_shapes_have_the_published_number_of_parameters(
-    name: str, parameters: int
-) -> None:
+def test_shapes_have_the_published_number_of_parameters(name, parameters):
     assert sum(math.prod(piece.shape) for piece in pieces(SHAPES[name])) == parameters
     assert read_config(config_json(SHAPES[name])) == SHAPES[name]
 
 
-def test_a_shape_is_found_by_name_or_in_a_folder(tmp_path: Path) -> None:
+def test_a_shape_is_found_by_name_or_in_a_folder(tmp_path):
     assert shape("dummy:Qwen/Qwen2.5-7B-Instruct") is SHAPES["Qwen2.5-7B"]
     assert shape("tiny-draft").num_layers < shape("tiny-target").num_layers
     config = tiny_config(3, 300)
@@ -47,7 +42,7 @@ def test_a_shape_is_found_by_name_or_in_a_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["tiny-target", "Qwen2.5-7B"])
-def test_weights_are_seeded_and_norms_are_one(name: str) -> None:
+def test_weights_are_seeded_and_norms_are_one(name):
     config = replace(shape(name), num_layers=2, hidden_size=64, vocab_size=100)
     model, twin = (random_model(config, torch.bfloat16, CPU) for _ in range(2))
     for name, parameter in model.named_parameters():
@@ -57,7 +52,7 @@ def test_weights_are_seeded_and_norms_are_one(name: str) -> None:
         assert size == pytest.approx(expected, rel=0.2)
 
 
-def test_the_tokenizer_has_all_bytes_and_fills_the_vocabulary(tmp_path: Path) -> None:
+def test_the_tokenizer_has_all_bytes_and_fills_the_vocabulary(tmp_path):
     codec = Codec.load("dummy:tiny-target")
     assert codec.vocab_size == shape("tiny-target").vocab_size
     text = "An é,\n\nand \x00."

@@ -1,13 +1,10 @@
 """Experiments in a very small size: every one runs, writes its files, and finds again
 what it has done."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -25,7 +22,7 @@ from lr.options import GenerateOptions
 from lr.trace import Stats
 
 
-def run(name: str, folder: Path, flags: str) -> list[dict[str, Any]]:
+def run(name, folder, flags):
     """The rows of an experiment's table."""
     words = f"experiment {name} --output {folder}/out --work {folder}/work {flags}"
     assert main(words.split()) == 0
@@ -36,7 +33,7 @@ def run(name: str, folder: Path, flags: str) -> list[dict[str, Any]]:
     return [dict(zip(content["columns"], row, strict=True)) for row in rows]
 
 
-def test_an_experiment_continues(tmp_path: Path) -> None:
+def test_an_experiment_continues(tmp_path):
     flags = "--dataset tiny:3 --max_tokens 60 --verifier oracle --threads 1 --problems"
     plain, *lookahead = run("profile", tmp_path, f"{flags} 2")
     assert plain["draft"] == plain["judge"] == 0
@@ -49,7 +46,7 @@ def test_an_experiment_continues(tmp_path: Path) -> None:
     assert len([*tmp_path.rglob("work/**/[0-9].json")]) == 9
 
 
-def test_repeats_are_other_samples(tmp_path: Path) -> None:
+def test_repeats_are_other_samples(tmp_path):
     flags = "--problems 2 --repeats 2 --max_tokens 40 --values exact random:0.5"
     rows = run("verifiers", tmp_path, flags)
     names = ["plain decoding", "exact", "random:0.5"]
@@ -59,10 +56,10 @@ def test_repeats_are_other_samples(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(EXPERIMENTS))
-def test_every_table_has_all_its_columns(name: str) -> None:
+def test_every_table_has_all_its_columns(name):
     """From results made by hand: every row has the same columns."""
     experiment = EXPERIMENTS[name]
-    lab: Any = SimpleNamespace(
+    lab = SimpleNamespace(
         is_tiny=True,
         values=(),
         variants=(),
@@ -97,9 +94,9 @@ def test_every_table_has_all_its_columns(name: str) -> None:
     assert len({way.name for way in ways}) == len(ways)
 
 
-def test_work_beyond_the_time_was_done_at_once() -> None:
+def test_work_beyond_the_time_was_done_at_once():
     stats = Stats(seconds=10, target_seconds=8, draft_seconds=5, verifier_seconds=0.5)
-    result: Any = SimpleNamespace(summary=SimpleNamespace(stats=stats))
+    result = SimpleNamespace(summary=SimpleNamespace(stats=stats))
     shares = {"target": 0.8, "draft": 0.5, "judge": 0.05}
     assert time_shares(result) == pytest.approx(shares | {"overlap": 0.35})
     result.summary.stats = replace(stats, seconds=20)
@@ -107,7 +104,7 @@ def test_work_beyond_the_time_was_done_at_once() -> None:
 
 
 @pytest.mark.usefixtures("whole_targets")
-def test_accuracy_falls_with_what_a_verifier_lets_through(tmp_path: Path) -> None:
+def test_accuracy_falls_with_what_a_verifier_lets_through(tmp_path):
     """Twenty-four problems are enough to tell the oracle from no verification."""
     flags = "--problems 24 --values oracle always --driver lockstep"
     plain, oracle, always = run("verifiers", tmp_path, flags)
@@ -128,19 +125,19 @@ def test_accuracy_falls_with_what_a_verifier_lets_through(tmp_path: Path) -> Non
         "speedup --drawn 0.5 2 --model dummy:tiny-target --problems 2",
     ],
 )
-def test_what_is_refused(flags: str) -> None:
+def test_what_is_refused(flags):
     assert main(["experiment", *flags.split()]) == 2
 
 
-def test_variants_follow_the_ways_that_were_asked_for() -> None:
-    lab: Any = SimpleNamespace(values=("ar", "lr depth=2"), variants=("specreason",))
+def test_variants_follow_the_ways_that_were_asked_for():
+    lab = SimpleNamespace(values=("ar", "lr depth=2"), variants=("specreason",))
     plain, lookahead, variant = speedup_ways(lab)
     assert (plain.mode, lookahead.options) == ("ar", {"depth": 2})
     assert variant.variant == "specreason"
 
 
-def test_the_splits_of_a_budget() -> None:
-    lab: Any = SimpleNamespace(values=("4",), options=GenerateOptions(), mode="lr")
+def test_the_splits_of_a_budget():
+    lab = SimpleNamespace(values=("4",), options=GenerateOptions(), mode="lr")
     ways = {(way.cells["k1"], way.cells["k2"]): way for way in budget_ways(lab)}
     assert set(ways) == {(1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (4, 1)}
     modes = {split: way.mode for split, way in ways.items()}

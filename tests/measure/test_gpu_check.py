@@ -2,8 +2,6 @@
 at tiny sizes on the CPU; a check that fails, hangs or is cut costs that check only.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable
@@ -17,10 +15,10 @@ Run = Callable[..., tuple[int, list[dict]]]
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(tmp_path, monkeypatch):
     """Run the script; its exit code and the lines that it wrote."""
 
-    def main(*flags: str) -> tuple[int, list[dict]]:
+    def main(*flags):
         arguments = ["gpu_check.py", "--output", str(tmp_path), *flags]
         monkeypatch.setattr(sys, "argv", arguments)
         code = gpu_check.main()
@@ -30,12 +28,12 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     return main
 
 
-def outcomes(lines: list[dict]) -> dict[str, bool | None]:
+def outcomes(lines):
     return {line["name"]: line["ok"] for line in lines if "ok" in line}
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is CUDA here")
-def test_without_cuda_it_says_so(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_cuda_it_says_so(run, capsys):
     code, lines = run()
     assert code == 0
     assert outcomes(lines) == dict.fromkeys(gpu_check.CHECKS)
@@ -43,9 +41,7 @@ def test_without_cuda_it_says_so(run: Run, capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.ci
-def test_tiny_sizes_run_on_the_cpu(
-    run: Run, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_tiny_sizes_run_on_the_cpu(run, capsys):
     checks = "machine", "attention", "memory", "rounding", "single row", "rows"
     code, lines = run("--small", "--only", *checks)
     assert code == 0
@@ -61,7 +57,7 @@ def test_tiny_sizes_run_on_the_cpu(
 
 @pytest.mark.ci
 @pytest.mark.parametrize("name", ["modes 0.6B", "modes, 0.65 kept"])
-def test_the_modes_are_timed_at_tiny_sizes(tmp_path: Path, name: str) -> None:
+def test_the_modes_are_timed_at_tiny_sizes(tmp_path, name):
     file = tmp_path / "lines"
     outcome = gpu_check.run_here(name, True, file)
     assert outcome["ok"], outcome
@@ -70,7 +66,7 @@ def test_the_modes_are_timed_at_tiny_sizes(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.ci
-def test_a_checkpoint_is_timed_in_all_modes(tmp_path: Path) -> None:
+def test_a_checkpoint_is_timed_in_all_modes(tmp_path):
     file = tmp_path / "lines"
     words = ["--model", "tiny-target", "--draft_model", "tiny-draft"]
     sizes = ["--dataset", "tiny:2", "--problems", "2", "--max_tokens", "20"]
@@ -79,10 +75,8 @@ def test_a_checkpoint_is_timed_in_all_modes(tmp_path: Path) -> None:
     assert "lr" in file.read_text()
 
 
-def test_what_fails_hangs_or_has_no_time_costs_only_itself(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fails(here: gpu_check.Here) -> str:
+def test_what_fails_hangs_or_has_no_time_costs_only_itself(run, monkeypatch):
+    def fails(here):
         raise KeyError("nothing")
 
     monkeypatch.setitem(gpu_check.CHECKS, "rows", (fails, 60))

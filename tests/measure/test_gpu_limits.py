@@ -1,7 +1,5 @@
 """`scripts/gpu_limits.py`: the least time of a pass, and how fast a device is."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from gpu_limits import Rates, least_seconds, measure_rates
@@ -10,7 +8,7 @@ from lr.measure.dummy import SHAPES, shape
 from lr.model.weights import load_model
 
 
-def test_a_pass_reads_what_the_model_has() -> None:
+def test_a_pass_reads_what_the_model_has():
     config, model = shape("tiny-target"), load_model("tiny-target", dtype=torch.float32)
     weights = sum(p.numel() for p in model.parameters())
     cache = config.cached_per_token
@@ -21,7 +19,7 @@ def test_a_pass_reads_what_the_model_has() -> None:
     assert least_seconds(config, torch.float32, slow_units, 2, 9) == 4 * weights
 
 
-def test_the_example_of_the_docstring() -> None:
+def test_the_example_of_the_docstring():
     rates = Rates(copied=3.9e12, read=4e12, flops=7e14)
     large = SHAPES["Qwen3-32B"]
     one = least_seconds(large, torch.bfloat16, rates, 1, 0)
@@ -29,7 +27,7 @@ def test_the_example_of_the_docstring() -> None:
     assert least_seconds(large, torch.bfloat16, rates, 200, 0) > 1.1 * one
 
 
-def test_rates_are_measured() -> None:
+def test_rates_are_measured():
     rates = measure_rates(torch.device("cpu"), torch.float32, small=True)
     assert 1e7 < rates.copied < 1e13
     assert 1e7 < rates.read < 1e13

@@ -13,11 +13,9 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from math import log, nan
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -32,10 +30,9 @@ HERE = Path(__file__).parent
 VERDICTS = [
     *map(json.loads, (HERE / "verdicts.jsonl").read_text("utf-8").split("\n")[:-1])
 ]
-Reply = Callable[[dict[str, Any]], tuple[int, Any]]
 
 
-def said(text: str | None, **more: Any) -> tuple[int, Any]:
+def said(text, **more):
     return 200, {"choices": [{"message": {"content": text}, **more}]}
 
 
@@ -45,41 +42,41 @@ class Server(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__(("127.0.0.1", 0), Handler)
         self.models = ["one-judge"]
-        self.asked: list[dict[str, Any]] = []
-        self.keys: list[str | None] = []
-        self.paths: list[str] = []
-        self.headers: dict[str, str] = {}
-        self.reply: Reply = lambda body: said("[aligned]")
+        self.asked = []
+        self.keys = []
+        self.paths = []
+        self.headers = {}
+        self.reply = lambda body: said("[aligned]")
 
     @property
-    def url(self) -> str:
+    def url(self):
         return f"http://127.0.0.1:{self.server_address[1]}"
 
 
 class Handler(BaseHTTPRequestHandler):
     server: Server
 
-    def log_message(self, *_: object) -> None:
+    def log_message(self, *_):
         pass
 
-    def do_GET(self) -> None:
+    def do_GET(self):
         self.send(200, {"data": [{"id": name} for name in self.server.models]})
 
-    def do_POST(self) -> None:
+    def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.server.asked.append(body)
         self.send(*self.server.reply(body))
 
-    def parse_request(self) -> bool:
+    def parse_request(self):
         parsed = super().parse_request()
         self.server.keys.append(self.headers.get("Authorization"))
         self.server.paths.append(self.path)
         return parsed
 
-    def send(self, status: int, value: Any) -> None:
+    def send(self, status, value):
         text = value if isinstance(value, bytes) else json.dumps(value).encode()
         self.send_response(status)
         for name, content in self.server.headers.items():
@@ -90,7 +87,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
+def server():
     with Server() as running:
         threading.Thread(target=running.serve_forever, daemon=True).start()
         yield running
@@ -98,15 +95,15 @@ def server() -> Iterator[Server]:
 
 
 @pytest.fixture(autouse=True)
-def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_pause(monkeypatch):
     monkeypatch.setattr(judge_server, "PAUSE", 0.0)
 
 
-def judge_of(server: Server, **settings: Any) -> ServedJudge:
+def judge_of(server, **settings):
     return ServedJudge(server.url, lambda tokens: bytes(tokens).decode(), **settings)
 
 
-def pair(draft: str, target: str) -> Pair:
+def pair(draft, target):
     steps = (Step(tuple(text.encode()), Finish.BOUNDARY) for text in (draft, target))
     return Pair((), *steps)
 
@@ -114,12 +111,12 @@ def pair(draft: str, target: str) -> Pair:
 PAIRS = [pair("x = 1", "so x = 1"), pair("x = 2", "so x = 1"), pair("Same.", "same. ")]
 
 
-def by_draft(body: dict[str, Any]) -> tuple[int, Any]:
+def by_draft(body):
     question = body["messages"][0]["content"]
     return said("[unaligned]" if "x = 2" in question else "[aligned]")
 
 
-def test_one_request_per_pair_and_none_for_equal_texts(server: Server) -> None:
+def test_one_request_per_pair_and_none_for_equal_texts(server):
     server.reply = by_draft
     judge = judge_of(server)
     verdicts = judge.judge(PAIRS)
@@ -132,12 +129,12 @@ def test_one_request_per_pair_and_none_for_equal_texts(server: Server) -> None:
 
 
 @pytest.mark.parametrize("row", VERDICTS, ids=lambda row: row["answer"][:30])
-def test_only_a_clear_word_accepts(row: dict[str, Any]) -> None:
+def test_only_a_clear_word_accepts(row):
     verdict = read_choice({"message": {"content": row["answer"]}})
     assert row["aligned"] == (None if verdict is None else verdict.aligned)
 
 
-def written(*tokens: dict[str, float]) -> dict[str, Any]:
+def written(*tokens):
     """Log-probabilities as a server gives them; the first token of each was written."""
     content = [
         {"token": next(iter(chances)), "top_logprobs": [
@@ -156,7 +153,6 @@ def written(*tokens: dict[str, float]) -> dict[str, Any]:
         ("[aligned]", written({"[al": 0.4, "[un": 0.6}, {"igned]": 1}), 0.4),
         ("[aligned]", written({"<think>": 1}, {"al": 0.6, "un": 0.2}), None),
         ("Not aligned", written({"Not": 1}, {" aligned": 0.9, " un": 0.1}), None),
-        ("[aligned]", {"content": None}, None),
         (
             "[aligned]",
             {"content": [{"token": "[aligned]", "top_logprobs": None}]},
@@ -164,9 +160,7 @@ def written(*tokens: dict[str, float]) -> dict[str, Any]:
         ),
     ],
 )
-def test_a_probability_is_the_score(
-    answer: str, logprobs: Any, score: float | None
-) -> None:
+def test_a_probability_is_the_score(answer, logprobs, score):
     verdict = read_choice({"message": {"content": answer}, "logprobs": logprobs})
     assert verdict is not None
     assert verdict.score == (None if score is None else pytest.approx(score))
@@ -174,7 +168,7 @@ def test_a_probability_is_the_score(
         assert verdict.aligned == (score >= 0.5)
 
 
-def test_a_probability_that_is_not_a_number_is_an_error() -> None:
+def test_a_probability_that_is_not_a_number_is_an_error():
     logprobs = written({"aligned": 1})
     logprobs["content"][0]["top_logprobs"][0]["logprob"] = nan
     with pytest.raises(NumericalError):
@@ -185,19 +179,15 @@ def test_a_probability_that_is_not_a_number_is_an_error() -> None:
     "reply",
     [
         said(None),
-        said(""),
         said(None, reasoning_content="They look [aligned]"),
         said("<think>Both say [aligned]", finish_reason="length"),
         said("I cannot tell."),
-        (200, {"choices": []}),
         (200, b"[" * 100_000),
         (200, b'{"choices": {"0": 1}}'),
         (200, {"error": {"message": "no slot"}}),
     ],
 )
-def test_a_judge_without_a_verdict_is_lost(
-    server: Server, reply: tuple[int, Any]
-) -> None:
+def test_a_judge_without_a_verdict_is_lost(server, reply):
     """Such an answer is no "no": it is asked for again, and three pairs in a row end the
     run."""
     server.reply = lambda body: reply
@@ -208,7 +198,7 @@ def test_a_judge_without_a_verdict_is_lost(
         judge.judge(PAIRS[:1] * (FAILURES - 1))
 
 
-def test_the_judge_is_named_where_a_server_has_several(server: Server) -> None:
+def test_the_judge_is_named_where_a_server_has_several(server):
     server.models = ["a", "b"]
     with pytest.raises(SettingError, match="judge_model"):
         judge_of(server)
@@ -224,17 +214,15 @@ def test_the_judge_is_named_where_a_server_has_several(server: Server) -> None:
         judge_of(server, model="b", attempts=1).judge(PAIRS[:1] * FAILURES)
 
 
-def test_a_busy_server_is_asked_again(server: Server) -> None:
+def test_a_busy_server_is_asked_again(server):
     replies = [(503, {}), (200, "no answer"), said("[aligned]")]
     server.reply = lambda body: replies.pop(0)
     assert judge_of(server, attempts=3).judge(PAIRS[:1])[0].aligned and not replies
 
 
 @pytest.mark.parametrize("header", ["0.1", "1", "٣", "-1", "soon", "9" * 400])
-def test_a_busy_server_says_when(
-    server: Server, monkeypatch: pytest.MonkeyPatch, header: str
-) -> None:
-    pauses: list[float] = []
+def test_a_busy_server_says_when(server, monkeypatch, header):
+    pauses = []
 
     async def sleep(seconds: float) -> None:
         pauses.append(seconds)
@@ -254,15 +242,12 @@ def test_a_busy_server_says_when(
     ("status", "refused"),
     [
         (400, ["chat_template_kwargs"]),
-        (422, ["chat_template_kwargs"]),
         (422, ["logprobs"]),
         (400, ["max_tokens", "temperature"]),
     ],
 )
-def test_a_server_gets_the_fields_that_it_takes(
-    server: Server, status: int, refused: list[str]
-) -> None:
-    def strict(body: dict[str, Any]) -> tuple[int, Any]:
+def test_a_server_gets_the_fields_that_it_takes(server, status, refused):
+    def strict(body):
         return (status, {}) if set(refused) & set(body) else by_draft(body)
 
     server.reply = strict
@@ -274,10 +259,8 @@ def test_a_server_gets_the_fields_that_it_takes(
     assert ("chat_template_kwargs" in server.asked[-1]) == (refused == ["logprobs"])
 
 
-def test_a_pair_that_is_too_long_for_the_server_is_rejected_alone(
-    server: Server,
-) -> None:
-    def short(body: dict[str, Any]) -> tuple[int, Any]:
+def test_a_pair_too_long_for_the_server_is_rejected_alone(server):
+    def short(body):
         too_long = "x = 2" in body["messages"][0]["content"]
         return (400, {"message": "context length"}) if too_long else said("[aligned]")
 
@@ -289,9 +272,7 @@ def test_a_pair_that_is_too_long_for_the_server_is_rejected_alone(
     assert "logprobs" in server.asked[-1], "its fields were not to blame"
 
 
-def test_failed_pairs_are_rejected_and_a_lost_judge_stops_or_rejects(
-    server: Server,
-) -> None:
+def test_a_lost_judge_stops_the_run_or_rejects(server):
     server.reply = lambda body: (500, {})
     stops = judge_of(server, attempts=1)
     failed = stops.judge(PAIRS[:1] * (FAILURES - 1))
@@ -310,16 +291,14 @@ def test_failed_pairs_are_rejected_and_a_lost_judge_stops_or_rejects(
     assert verdict.failed and not verdict.aligned and len(server.asked) == num_requests
 
 
-def test_a_refused_request_ends_the_run(server: Server) -> None:
+def test_a_refused_request_ends_the_run(server):
     server.reply = lambda body: (401, {"error": "no key"})
     with pytest.raises(JudgeError, match="401"):
         judge_of(server, attempts=5).judge(PAIRS[:1])
     assert len(server.asked) == 1
 
 
-def test_silence_is_bounded_and_a_silent_server_is_not_asked_again(
-    server: Server,
-) -> None:
+def test_a_silent_server_is_not_asked_again(server):
     """It may be working: another request would wait behind the first one."""
     released = threading.Event()
     server.reply = lambda body: (200, released.wait(30))
@@ -328,14 +307,9 @@ def test_silence_is_bounded_and_a_silent_server_is_not_asked_again(
     released.set()
     assert verdict.failed and time.monotonic() - began < 10
     assert len(server.asked) == 1
-    server.reply = lambda body: (time.sleep(0.4), by_draft(body))[1]
-    [verdict] = judge_of(server, attempts=50, timeout=0.2).judge(PAIRS[:1])
-    assert verdict.aligned and len(server.asked) == 2, "slow, but it answers"
 
 
-def test_proxies_are_for_other_machines(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_proxies_are_for_other_machines(server, monkeypatch):
     for name in ("NO_PROXY", "no_proxy", "http_proxy"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")  # nobody is there
@@ -354,9 +328,7 @@ def test_proxies_are_for_other_machines(
         ServedJudge("https://judge.invalid", str)
 
 
-def test_a_certificate_of_ones_own_is_named_in_the_environment(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_certificate_of_ones_own_is_named(server, monkeypatch):
     monkeypatch.delenv("SSL_CERT_FILE", raising=False)
     file = HERE / "localhost.pem"  # self-made, for a hundred years
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -373,7 +345,7 @@ def test_a_certificate_of_ones_own_is_named_in_the_environment(
         ServedJudge(url.replace("localhost", "127.0.0.1"), str)
 
 
-def test_nobody_is_there() -> None:
+def test_nobody_is_there():
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with pytest.raises(JudgeError, match="list"):
@@ -393,22 +365,19 @@ KEY = "sk-d0n0t/print"
 NO_KEYS = [f"{KEY}\nX", f"{KEY}\r{KEY}", f"“{KEY}”", f"'{KEY}'", f'"{KEY}"', f"a {KEY}"]
 
 
-def echoes(server: Server) -> dict[str, Reply]:
+def echoes(server):
     """Replies that give the key back, one per way in which a request can fail."""
 
-    def key() -> str:
+    def key():
         return f"you sent {server.keys[-1]}, with\nno luck"
 
     return {
         "refused": lambda body: (401, {"error": key()}),
-        "moved": lambda body: (307, {"error": key()}),
         "broken": lambda body: (500, {"error": key()}),
         "busy": lambda body: (429, key().encode()),
         "unfit": lambda body: (422, {"detail": [{"input": key()}]}),
         "no JSON": lambda body: (200, key().replace("/", "\\/").encode()),
-        "no answer": lambda body: (200, {key(): key()}),
         "no verdict": lambda body: said(key()),
-        "a thought": lambda body: said(f"<think>{key()}"),
         "unclear": lambda body: said(f"not {key()} aligned"),
         "an odd score": lambda body: said(
             "[aligned]", logprobs={"content": [{"token": key()}]}
@@ -417,8 +386,8 @@ def echoes(server: Server) -> dict[str, Reply]:
 
 
 @pytest.mark.parametrize("lost", ["stop", "reject"])
-def test_no_message_holds_the_key(server: Server, lost: Any) -> None:
-    printed: list[str] = []
+def test_no_message_holds_the_key(server, lost):
+    printed = []
     for reply in echoes(server).values():
         server.reply = reply
         judge = judge_of(server, api_key=f" {KEY}\n", attempts=1, lost=lost)
@@ -440,13 +409,7 @@ def test_no_message_holds_the_key(server: Server, lost: Any) -> None:
 
 
 @pytest.mark.parametrize("way", ["broken", "unclear", "a password", *NO_KEYS[:3]])
-def test_no_file_of_a_run_holds_the_key(
-    server: Server,
-    capfd: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    way: str,
-) -> None:
+def test_no_file_of_a_run_holds_the_key(server, capfd, monkeypatch, tmp_path, way):
     monkeypatch.setenv("LR_API_KEY", f"{KEY}\n" if way in echoes(server) else way)
     server.reply = echoes(server).get(way, by_draft)
     words = "run --dataset tiny:1 --use_spec --temperature 1.5 --judge_attempts 1"
@@ -456,7 +419,7 @@ def test_no_file_of_a_run_holds_the_key(
         monkeypatch.setenv("LR_API_KEY", "")
         words = words.replace("//", f"//user:{KEY}@")
     try:
-        code: object = main(words.split())
+        code = main(words.split())
     except SystemExit as stop:  # of the parser of flags
         code = stop.code
     assert code == (0 if way in echoes(server) else 2)
@@ -467,9 +430,7 @@ def test_no_file_of_a_run_holds_the_key(
     assert KEY not in "".join(texts)
 
 
-def test_a_run_with_a_judge_on_a_port(
-    server: Server, capsys: pytest.CaptureFixture[str], tmp_path: Any
-) -> None:
+def test_a_run_with_a_judge_on_a_port(server, capsys, tmp_path):
     server.reply = by_draft
     port = server.server_address[1]
     words = f"run --dataset tiny:1 --use_spec --temperature 1.5 --judge_port {port}"
@@ -480,10 +441,10 @@ def test_a_run_with_a_judge_on_a_port(
     assert "judge_url" in capsys.readouterr().err
 
 
-def test_ctrl_c_does_not_wait_for_a_silent_judge(server: Server) -> None:
+def test_ctrl_c_does_not_wait_for_a_silent_judge(server):
     asked, released = threading.Event(), threading.Event()
 
-    def silent(body: dict[str, Any]) -> tuple[int, Any]:
+    def silent(body):
         asked.set()
         return 200, released.wait(60)
 

@@ -1,17 +1,12 @@
 """Ways to answer, timed side by side: every answer begins as in a fresh process, what
 cannot run is refused at the start, and what was measured is kept."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from lr.commands.cli import main
 from lr.errors import SettingError
 from lr.measure.datasets import load_items
-from lr.measure.lab import Lab, WayResult
+from lr.measure.lab import Lab
 from lr.measure.ways import Way, in_turn
 from lr.options import GenerateOptions
 from lr.reasoner import Reasoner
@@ -86,13 +81,13 @@ def fixed_lockstep(reasoner):
 
 
 @pytest.fixture(scope="module")
-def reasoner() -> Iterator[Reasoner]:
+def reasoner():
     with Reasoner(verifier="exact") as reasoner:
         yield reasoner
 
 
 @pytest.fixture
-def lab(reasoner: Reasoner, tmp_path: Path) -> Lab:
+def lab(reasoner, tmp_path):
     """Three answers to each of two questions, at temperature 0, as `lr experiment`
     times them."""
     (tmp_path / "mine.py").write_text(VARIANTS)
@@ -100,17 +95,17 @@ def lab(reasoner: Reasoner, tmp_path: Path) -> Lab:
     return Lab(load_items("tiny:2"), tmp_path, lambda _: reasoner, options, repeats=3)
 
 
-def variant(lab: Lab, name: str) -> Way:
+def variant(lab, name):
     return Way({"way": name}, variant=f"{lab.work}/mine.py:{name}")
 
 
-def per_pass(result: WayResult) -> list[float]:
+def per_pass(result):
     """Tokens per pass of the target in each answer."""
     records = result.summary.run.records.values()
     return [r["stats"]["tokens"] / r["stats"]["target_passes"] for r in records]
 
 
-def test_a_memory_gains_nothing_cold_and_shows_in_a_row_of_its_own(lab: Lab) -> None:
+def test_a_memory_gains_nothing_cold_and_shows_in_a_row_of_its_own(lab):
     plain, cold, warm = lab.run([Way.of("ar"), variant(lab, "remembers")])
     assert [r.way.name for r in (cold, warm)] == ["remembers", "remembers,_warm"]
     assert per_pass(plain) == per_pass(cold) == [1.0] * 6
@@ -118,12 +113,12 @@ def test_a_memory_gains_nothing_cold_and_shows_in_a_row_of_its_own(lab: Lab) -> 
     assert max(per_pass(warm)) > 1.5, "the same question again"
 
 
-def test_a_memory_that_is_not_declared_gains_nothing(lab: Lab) -> None:
+def test_a_memory_that_is_not_declared_gains_nothing(lab):
     _, hidden = lab.run([Way.of("ar"), variant(lab, "hides")])
     assert per_pass(hidden) == [1.0] * 6
 
 
-def test_a_warm_row_that_was_cut_off_begins_again(lab: Lab) -> None:
+def test_a_warm_row_that_was_cut_off_begins_again(lab):
     ways = [variant(lab, "remembers")]
     _, whole = lab.run(ways)
     (lab.work / "remembers,_warm" / "1.2.json").unlink()
@@ -132,14 +127,14 @@ def test_a_warm_row_that_was_cut_off_begins_again(lab: Lab) -> None:
     assert per_pass(again) == per_pass(whole)
 
 
-def test_the_settings_of_a_variant_win_over_those_of_the_lab(lab: Lab) -> None:
+def test_the_settings_of_a_variant_win_over_those_of_the_lab(lab):
     way = variant(lab, "fixed_lockstep")
     [result] = lab.run([way])
     sizes = [tokens for _, tokens in result.steps[:-1]]
     assert set(sizes) == {4}
 
 
-def test_what_cannot_run_is_refused_before_anything_is_timed(lab: Lab) -> None:
+def test_what_cannot_run_is_refused_before_anything_is_timed(lab):
     ways = [Way.of("ar"), variant(lab, "fixed")]
     with pytest.raises(SettingError, match="lockstep") as refused:
         lab.run(ways)
@@ -147,7 +142,7 @@ def test_what_cannot_run_is_refused_before_anything_is_timed(lab: Lab) -> None:
     assert not [*lab.work.rglob("*.json")]
 
 
-def test_what_was_measured_is_kept_if_a_row_fails(lab: Lab) -> None:
+def test_what_was_measured_is_kept_if_a_row_fails(lab):
     ways = [variant(lab, "breaks"), Way.of("ar"), Way.of("lr depth=2")]
     results = lab.run(ways)
     assert [result.way.name for result in results] == ["ar", "lr_depth=2"]
@@ -155,9 +150,7 @@ def test_what_was_measured_is_kept_if_a_row_fails(lab: Lab) -> None:
     assert [type(error) for error in lab.failures.values()] == [KeyError]
 
 
-def test_the_command_prints_the_rows_before_it_fails(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_prints_the_rows_before_it_fails(tmp_path, capsys):
     (tmp_path / "mine.py").write_text(VARIANTS)
     words = "experiment speedup --problems 2 --max_tokens 60 --values ar --variant "
     words += f"{tmp_path}/mine.py:breaks --work {tmp_path}/work --output {tmp_path}/out"
@@ -167,7 +160,7 @@ def test_the_command_prints_the_rows_before_it_fails(
     assert (tmp_path / "out" / "speedup.json").is_file()
 
 
-def test_a_way_is_given_in_words() -> None:
+def test_a_way_is_given_in_words():
     both = Way.of("lr+sd drafter=draft depth=2 verifier=likelihood:-1 variant=adaptive")
     assert (both.mode, both.verifier, both.variant) == (
         "lr+sd",
@@ -180,5 +173,5 @@ def test_a_way_is_given_in_words() -> None:
             Way.of(words)
 
 
-def test_each_way_begins_once() -> None:
+def test_each_way_begins_once():
     assert [in_turn("abc", n) for n in range(3)] == [[*"abc"], [*"bca"], [*"cab"]]

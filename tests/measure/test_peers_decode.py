@@ -1,11 +1,7 @@
 """`scripts/peers/decode.py`: the contenders write the same tokens, and what is counted."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
-import pytest
 import torch
 from peers.decode import Contender, contenders, main, measure, rows_of
 
@@ -15,7 +11,7 @@ from lr.tiny.language import Split, problem
 QUESTIONS = [problem(Split.TEST, number).question for number in range(2)]
 
 
-def test_all_contenders_write_the_same_tokens() -> None:
+def test_all_contenders_write_the_same_tokens():
     """Ours and those of transformers, with and without speculation (greedy, fp64)."""
     with Reasoner("tiny-draft", "tiny-draft", dtype=torch.float64) as reasoner:
         ways = contenders(reasoner, "tiny-draft", "tiny-draft", 30, 3)
@@ -27,11 +23,11 @@ def test_all_contenders_write_the_same_tokens() -> None:
     assert len(plain) == 30 and batch == [plain, plain]
 
 
-def test_rates_are_compared_question_by_question() -> None:
+def test_rates_are_compared_question_by_question():
     calls = []
 
-    def answerer(name: str, tokens: int) -> Contender:
-        def answer(question: str, rows: int) -> list[list[int]]:
+    def answerer(name, tokens):
+        def answer(question, rows):
             calls.append((name, question, rows))
             return [[0] * tokens] * rows
 
@@ -46,7 +42,7 @@ def test_rates_are_compared_question_by_question() -> None:
     assert rows_of(ways)[0][2].median == 1.0
 
 
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(tmp_path, capsys):
     words = "--problems 1 --repeats 2 --tokens 8 --batches 1 2"
     assert main([*words.split(), "--json", str(tmp_path / "d.json")]) == 0
     assert "assisted" in capsys.readouterr().out

@@ -1,8 +1,6 @@
 """The program in a reply, HumanEval's own rule, samples for the benchmarks' graders,
 and the limits of what runs here."""
 
-from __future__ import annotations
-
 import json
 import sys
 import time
@@ -49,12 +47,12 @@ BLOCKS = {
 
 
 @pytest.mark.parametrize("name", BLOCKS)
-def test_the_block_that_defines_what_was_asked(name: str) -> None:
+def test_the_block_that_defines_what_was_asked(name):
     block = code_block(BLOCKS[name], "f")
     assert block is not None and block.strip() == RIGHT.strip()
 
 
-def test_prose_is_no_program() -> None:
+def test_prose_is_no_program():
     assert code_block("I do not know.") is None
     assert code_block("```text\n1 2\n```\nI do not know.", "f") is None
     assert code_block("```\n1 2\n```\n```python\nx = 1\n```\n") == "x = 1\n"
@@ -93,7 +91,7 @@ PROGRAMS = {
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_helpers_and_imports_of_the_prompt_stay(name: str) -> None:
+def test_helpers_and_imports_of_the_prompt_stay(name):
     code, right = PROGRAMS[name]
     assert passes(ITEM, code, LIMITS)[0] is right
 
@@ -110,18 +108,18 @@ def test_helpers_and_imports_of_the_prompt_stay(name: str) -> None:
         "import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'while True: pass'])",
     ],
 )
-def test_a_program_ends_at_its_limits(attempt: str) -> None:
+def test_a_program_ends_at_its_limits(attempt):
     started = time.monotonic()
     passed, reason = passes(ITEM, f"{attempt}\n", CodeLimits(seconds=3, memory_mb=300))
     assert not passed and reason
     assert time.monotonic() - started < 30
 
 
-def fenced(code: str) -> str:
+def fenced(code):
     return f"<think>hm</think>```python\n{code}```"
 
 
-def store_with(path: Path, texts: list[str]) -> Store:
+def store_with(path, texts):
     store = Store.open(path, {"settings": {}})
     for sample, text in enumerate(texts):
         key = AnswerKey(0, sample)
@@ -129,7 +127,7 @@ def store_with(path: Path, texts: list[str]) -> Store:
     return store
 
 
-def test_samples_of_human_eval_are_for_its_own_grader(tmp_path: Path) -> None:
+def test_samples_of_human_eval_are_for_its_own_grader(tmp_path):
     store = store_with(tmp_path, [fenced(PROGRAMS["all of it"][0]), "I cannot."])
     path = write_samples(store, [ITEM])
     assert path is not None and path.name == "samples.jsonl"
@@ -139,7 +137,7 @@ def test_samples_of_human_eval_are_for_its_own_grader(tmp_path: Path) -> None:
     exec(program, {})  # as openai/human-eval puts it together
 
 
-def test_samples_of_live_code_bench_are_for_its_own_grader(tmp_path: Path) -> None:
+def test_samples_of_live_code_bench_are_for_its_own_grader(tmp_path):
     row = {
         "question_id": "abc",
         "question_content": "Add.",
@@ -156,6 +154,6 @@ def test_samples_of_live_code_bench_are_for_its_own_grader(tmp_path: Path) -> No
     assert Grader(LIMITS).grade(item, texts[0]).right is None
 
 
-def test_nothing_runs_until_it_is_allowed() -> None:
+def test_nothing_runs_until_it_is_allowed():
     assert Grader().grade(ITEM, fenced(PROGRAMS["all of it"][0])).right is None
     assert write_samples(Store(Path("none")), [Item(0, "?", Task.MATH, "1")]) is None

@@ -1,11 +1,8 @@
 """Reports: exact numbers from hand-made runs, refusals, the official tool's folders,
 and the intervals."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,7 +12,6 @@ from lr.measure.grading import Grader
 from lr.measure.report import (
     RunResults,
     accuracy,
-    choose_baseline,
     markdown,
     read_run,
     summarise,
@@ -25,9 +21,7 @@ from lr.measure.store import AnswerKey, Store
 SETTINGS = {"data": "d", "seed": 0, "temperature": 0.6, "model": "m", "mode": "ar"}
 
 
-def record(
-    tokens: int, seconds: float, right: bool | None = True, **changes: Any
-) -> dict[str, Any]:
+def record(tokens, seconds, right=True, **changes):
     return {
         "generation_tokens": [1] * tokens,
         "time_taken": seconds,
@@ -38,12 +32,12 @@ def record(
     }
 
 
-def run_of(mode: str, *records: dict[str, Any], **settings: Any) -> RunResults:
+def run_of(mode, *records, **settings):
     keys = {AnswerKey(number): answer for number, answer in enumerate(records)}
     return RunResults(Path(mode), keys, SETTINGS | {"mode": mode} | settings, ("cpu",))
 
 
-def test_numbers_by_hand() -> None:
+def test_numbers_by_hand():
     base = run_of("ar", record(100, 10.0), record(300, 10.0, False))
     stats = {
         "accepted": 3,
@@ -80,7 +74,7 @@ def test_numbers_by_hand() -> None:
     assert "the server is gone" in shown
 
 
-def test_only_common_answers_are_paired() -> None:
+def test_only_common_answers_are_paired():
     base = run_of("ar", record(100, 10.0), record(100, 10.0), record(1, 1000.0))
     ours = run_of("lr", record(100, 5.0), record(100, 5.0))
     assert summarise(ours, base).row["speedup"] == 2.0
@@ -92,15 +86,13 @@ def test_only_common_answers_are_paired() -> None:
     "change",
     [
         {"data": "e"},
-        {"temperature": 0.0},
-        {"seed": 1},
         {"model": "other"},
         {"max_tokens": 50},
         {"enable_thinking": False},
         {"system": "Be brief."},
     ],
 )
-def test_runs_with_other_data_or_sampling_are_refused(change: dict[str, Any]) -> None:
+def test_runs_with_other_data_or_sampling_are_refused(change):
     base = run_of("ar", record(10, 1.0))
     with pytest.raises(SettingError, match=next(iter(change))):
         summarise(run_of("lr", record(10, 1.0), **change), base)
@@ -112,15 +104,12 @@ def test_runs_with_other_data_or_sampling_are_refused(change: dict[str, Any]) ->
     "change",
     [
         {"weights": "int8"},
-        {"dtype": "bfloat16"},
-        {"threads": 2},
-        {"attention": "reference"},
         {"concurrency": 8},
         {"lr": "0.0.9"},
         {"content of m": "0badc0de"},
     ],
 )
-def test_what_differs_besides_the_method_is_told(change: dict[str, Any]) -> None:
+def test_what_differs_besides_the_method_is_told(change):
     base = run_of("ar", record(10, 1.0), **{"content of m": "5eed5eed"})
     ours = {"content of m": "5eed5eed", "depth": 2, "verifier": "exact"}
     alike = summarise(run_of("lr", record(10, 1.0), **ours), base)
@@ -129,7 +118,7 @@ def test_what_differs_besides_the_method_is_told(change: dict[str, Any]) -> None
     assert any(next(iter(change)) in fact for fact in unlike.facts)
 
 
-def test_an_unfinished_run_and_another_machine_are_told(tmp_path: Path) -> None:
+def test_an_unfinished_run_and_another_machine_are_told(tmp_path):
     settings = {"settings": SETTINGS, "devices": ["cuda:0"]}
     with Grader() as grader:
         runs = []
@@ -145,7 +134,7 @@ def test_an_unfinished_run_and_another_machine_are_told(tmp_path: Path) -> None:
     assert "only 1 answer" in shown
 
 
-def test_the_official_tools_folder(tmp_path: Path) -> None:
+def test_the_official_tools_folder(tmp_path):
     prompt = "What? Put it within \\boxed{{}}.\n"
     answers = {"204": "so $\\boxed{\\frac{408}{2}}$", "73": "\\boxed{74}", "5": ""}
     for number, (gold, text) in enumerate(answers.items()):
@@ -166,9 +155,7 @@ def test_the_official_tools_folder(tmp_path: Path) -> None:
     assert any("in 1 of 3" in fact for fact in summary.facts)
 
 
-def test_the_command_prints_and_writes_json(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_prints_and_writes_json(tmp_path, capsys):
     for mode, seconds in (("ar", 2.0), ("lr", 1.0)):
         head = {"settings": SETTINGS | {"mode": mode}}
         with Store.open(tmp_path / mode, head) as store:
@@ -183,20 +170,12 @@ def test_the_command_prints_and_writes_json(
     assert main([*words.split(), "--baseline", "sd"]) == 2
 
 
-def test_baselines() -> None:
-    runs = [run_of(mode, record(10, 1.0)) for mode in ("lr", "ar")]
-    assert choose_baseline(runs) is runs[1] and choose_baseline(runs, "lr") is runs[0]
-    summary = summarise(*runs)
-    lines = markdown([summary.row], [summary])
-    assert "nan" not in "".join(lines), "one problem has no interval"
-
-
-def test_one_sample_per_problem_has_wilsons_interval() -> None:
+def test_one_sample_per_problem_has_wilsons_interval():
     mean, interval = accuracy([[True]] * 9 + [[False]])
     assert mean == 0.9 and interval == pytest.approx((0.5958, 0.9821), abs=1e-4)
 
 
-def test_bootstrap_intervals() -> None:
+def test_bootstrap_intervals():
     """The interval of a mean of 100 fair coins has about the width that theory gives
     (2 * 1.96 * 0.05 = 0.196), and problems are what is drawn."""
     grades = [[bool(i % 2)] * 4 for i in range(100)]

@@ -1,17 +1,14 @@
 """The line that says why an answer was or was not faster, on traces made by hand."""
 
-from __future__ import annotations
-
 import pytest
 
 from lr.measure.speed_reason import speed_reason
 from lr.page_engine import emission
-from lr.reasoner import Reasoner
-from lr.trace import ForwardPass, RunEvent, Trace, VerifierCall
+from lr.trace import ForwardPass, Trace, VerifierCall
 from lr.types import EmittedStep, Finish, Origin, Role, Step, Verdict
 
 
-def judged(marks: str) -> list[RunEvent]:
+def judged(marks):
     """One decided place per mark: + accepted, - rejected."""
     events = []
     for index, mark in enumerate(marks):
@@ -22,7 +19,7 @@ def judged(marks: str) -> list[RunEvent]:
     return events
 
 
-def trace_of(marks: str, target: float, draft: float, judge: float = 0) -> Trace:
+def trace_of(marks, target, draft, judge=0):
     """Ten passes of each model, which take so many seconds in all; 10 in all."""
     trace = Trace(clock=lambda: 0.0)
     events = judged(marks)
@@ -49,15 +46,6 @@ def trace_of(marks: str, target: float, draft: float, judge: float = 0) -> Trace
         (Trace(), False, ""),
     ],
 )
-def test_the_main_reason(trace: Trace, overlapped: bool, reason: str) -> None:
+def test_the_main_reason(trace, overlapped, reason):
     line = speed_reason(trace, overlapped=overlapped)
     assert reason in line and bool(line) is bool(reason)
-
-
-def test_a_real_answer_has_a_reason_and_plain_decoding_has_none() -> None:
-    with Reasoner("tiny-draft", "tiny-draft", "never") as reasoner:
-        question = "At first Ann has 7 coins. How many has Ann?"
-        rejected = reasoner.generate(question, mode="lr", max_tokens=60)
-        assert "rejections" in speed_reason(rejected.trace, overlapped=False)
-        plain = reasoner.generate(question, mode="ar", max_tokens=60)
-        assert speed_reason(plain.trace, overlapped=False) == ""

@@ -1,13 +1,10 @@
 """Results survive: whole files or none, the same run goes on, another one is refused, a
 full disk stops cleanly."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -17,7 +14,7 @@ from lr.measure.store import AnswerKey, StorageError, Store
 HEAD = {"settings": {"mode": "lr", "seed": 0}, "versions": {}}
 
 
-def test_names_of_files() -> None:
+def test_names_of_files():
     for key in (AnswerKey(0), AnswerKey(7, 3), AnswerKey(120, 15)):
         assert AnswerKey.of(key.file) == key
     assert AnswerKey(7).file == "7.json", "the official tool's name"
@@ -25,7 +22,7 @@ def test_names_of_files() -> None:
         assert AnswerKey.of(name) is None
 
 
-def test_the_same_settings_go_on_and_others_are_refused(tmp_path: Path) -> None:
+def test_the_same_settings_go_on_and_others_are_refused(tmp_path):
     store = Store.open(tmp_path / "a" / "run", HEAD)
     store.write(AnswerKey(1, 2).file, {"right": True})
     store.close()
@@ -37,9 +34,7 @@ def test_the_same_settings_go_on_and_others_are_refused(tmp_path: Path) -> None:
         Store.open(store.path, {"settings": {"mode": "lr", "seed": 1}})
 
 
-def test_what_a_killed_process_left_is_swept_and_a_torn_file_is_put_aside(
-    tmp_path: Path,
-) -> None:
+def test_leftovers_are_swept_and_a_torn_file_is_put_aside(tmp_path):
     store = Store.open(tmp_path, HEAD)
     (tmp_path / ".3.json.999999999.tmp").write_text("{")
     (tmp_path / "5.json").write_text('{"right": tr')
@@ -51,7 +46,7 @@ def test_what_a_killed_process_left_is_swept_and_a_torn_file_is_put_aside(
     assert names == ["5.json.broken", "6.json", "run.json"]
 
 
-def test_an_unwritable_place_is_an_error_at_once(tmp_path: Path) -> None:
+def test_an_unwritable_place_is_an_error_at_once(tmp_path):
     (tmp_path / "file").write_text("")
     for folder in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(StorageError, match="written"):
@@ -66,15 +61,12 @@ def test_an_unwritable_place_is_an_error_at_once(tmp_path: Path) -> None:
     ],
 )
 def test_a_full_disk_or_ctrl_c_leaves_every_file_whole(
-    failure: BaseException,
-    raised: type[BaseException],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    failure, raised, tmp_path, monkeypatch
+):
     store = Store.open(tmp_path, HEAD)
     store.write("0.json", {"text": "first"})
 
-    def fails(descriptor: int) -> None:
+    def fails(descriptor):
         raise failure
 
     monkeypatch.setattr(os, "fsync", fails)
@@ -85,7 +77,7 @@ def test_a_full_disk_or_ctrl_c_leaves_every_file_whole(
     assert json.loads((tmp_path / "0.json").read_text()) == {"text": "first"}
 
 
-def test_a_new_folder_without_results_goes_again(tmp_path: Path) -> None:
+def test_a_new_folder_without_results_goes_again(tmp_path):
     path = tmp_path / "run"
     with Store.open(path, HEAD):
         assert path.is_dir()
@@ -95,7 +87,7 @@ def test_a_new_folder_without_results_goes_again(tmp_path: Path) -> None:
     assert path.is_dir()
 
 
-def test_answers_of_an_unknown_run_are_not_continued(tmp_path: Path) -> None:
+def test_answers_of_an_unknown_run_are_not_continued(tmp_path):
     with Store.open(tmp_path / "run", HEAD) as store:
         store.write("3.json", {})
     for content in (None, "{}", "", '{"settings": [1]}'):
@@ -108,7 +100,7 @@ def test_answers_of_an_unknown_run_are_not_continued(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows locks no folders")
-def test_a_folder_that_is_written_is_left_alone(tmp_path: Path) -> None:
+def test_a_folder_that_is_written_is_left_alone(tmp_path):
     with Store.open(tmp_path, HEAD) as store:
         unfinished = tmp_path / ".0.json.1.tmp"
         unfinished.write_text("{")
@@ -133,9 +125,7 @@ def test_a_folder_that_is_written_is_left_alone(tmp_path: Path) -> None:
         ("run.json", {"settings": {}, "conditions": []}),
     ],
 )
-def test_a_field_of_another_type_is_refused_by_name(
-    tmp_path: Path, file: str, content: object
-) -> None:
+def test_a_field_of_another_type_is_refused_by_name(tmp_path, file, content):
     store = Store(tmp_path)
     tmp_path.joinpath(file).write_text(json.dumps(content))
     with pytest.raises(SettingError, match=file):

@@ -1,11 +1,8 @@
 """Real models whose acceptance is drawn: what comes out follows the rates, whatever the
 driver."""
 
-from __future__ import annotations
-
 import json
 import math
-from pathlib import Path
 
 import pytest
 import torch
@@ -23,7 +20,6 @@ from lr.measure.synthetic import (
     SyntheticRule,
     kept_at,
 )
-from lr.result import Result
 from lr.rng import Stream
 from lr.spec.proposal import Draws, Proposal
 from lr.spec.variant import Variant
@@ -35,23 +31,23 @@ FIXED = Synthetic(0.5, 0.5, Constant(7), Constant(5))
 
 
 @pytest.fixture(scope="module")
-def reasoner() -> Reasoner:
+def reasoner():
     return Reasoner(
         "dummy:tiny-draft", "dummy:tiny-draft", "exact", dtype=torch.float32
     )
 
 
-def answer(reasoner: Reasoner, synthetic: Synthetic, **changes: object) -> Result:
+def answer(reasoner, synthetic, **changes):
     settings = {"mode": "lr", "max_tokens": 160, "drafter": "ngram"} | changes
     return SyntheticReasoner(reasoner, synthetic).generate("x" * 20, **settings)
 
 
-def chance_of(successes: int, trials: int, p: float) -> float:
+def chance_of(successes, trials, p):
     """Two-sided probability bound of so large a deviation (Hoeffding)."""
     return 2 * math.exp(-2 * trials * (successes / trials - p) ** 2)
 
 
-def test_steps_are_as_long_as_the_synthetic_says(reasoner: Reasoner) -> None:
+def test_steps_are_as_long_as_the_synthetic_says(reasoner):
     result = answer(reasoner, FIXED)
     lengths = {(step.author, len(step.tokens)) for step in result.steps[:-1]}
     assert lengths == {(Role.TARGET, 7), (Role.DRAFT, 5)}
@@ -60,9 +56,7 @@ def test_steps_are_as_long_as_the_synthetic_says(reasoner: Reasoner) -> None:
 
 @pytest.mark.parametrize("rate", [0.24, 0.8])
 @pytest.mark.parametrize("size", [STEPS, TOKENS])
-def test_the_kept_share_of_any_number_of_places_is_near_the_rate(
-    rate: float, size: int
-) -> None:
+def test_the_kept_share_of_any_number_of_places_is_near_the_rate(rate, size):
     for seed in range(100):
         stream, num_kept = Stream.root(seed), 0
         for place in range(5 * size):
@@ -72,22 +66,20 @@ def test_the_kept_share_of_any_number_of_places_is_near_the_rate(
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
-def test_steps_are_accepted_as_the_synthetic_says(
-    reasoner: Reasoner, alpha: float
-) -> None:
+def test_steps_are_accepted_as_the_synthetic_says(reasoner, alpha):
     synthetic = Synthetic(alpha, 0.0, Constant(2), Constant(2))
     stats = answer(reasoner, synthetic).stats
     assert abs(stats.accepted - alpha * stats.judged) < 3 * (0 < alpha < 1) + 1e-9
 
 
-def test_tokens_are_accepted_as_the_synthetic_says(reasoner: Reasoner) -> None:
+def test_tokens_are_accepted_as_the_synthetic_says(reasoner):
     synthetic = Synthetic(0.5, 0.7, Constant(60), Constant(60))
     settings = {"mode": "sd", "num_speculative_tokens": 4, "max_tokens": 400}
     rounds = answer(reasoner, synthetic, **settings).stats.rounds
     assert chance_of(rounds.accepted, rounds.tried, 0.7) > 1e-6
 
 
-def test_the_answer_does_not_depend_on_the_driver(reasoner: Reasoner) -> None:
+def test_the_answer_does_not_depend_on_the_driver(reasoner):
     synthetic = Synthetic(0.6, 0.6, Resampled((3.0, 8.0, 11.0)), Resampled((2.0, 9.0)))
     with reasoner:
         lockstep, overlapped = (
@@ -97,11 +89,11 @@ def test_the_answer_does_not_depend_on_the_driver(reasoner: Reasoner) -> None:
     assert lockstep.tokens == overlapped.tokens
 
 
-def test_the_judge_reads_and_decides_nothing(reasoner: Reasoner) -> None:
+def test_the_judge_reads_and_decides_nothing(reasoner):
     choice = VerifierChoice("judge", reasoner.codec, "dummy:tiny-judge")
     judge = choice.build(reasoner.engine.target)
     assert isinstance(judge, JudgeVerifier)
-    passes: list[tuple[int, int]] = []
+    passes = []
     judge.prefixes.runner.observer = lambda b, n, _: passes.append((b, n))
     drawn = answer(reasoner, FIXED)
     result = answer(reasoner, FIXED, variant=Variant(verifier=judge))
@@ -112,9 +104,7 @@ def test_the_judge_reads_and_decides_nothing(reasoner: Reasoner) -> None:
     assert result.tokens == drawn.tokens
 
 
-def test_models_without_weights_are_timed_like_others(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_models_without_weights_are_timed_like_others(tmp_path, capsys):
     words = f"experiment speedup --output {tmp_path} --work {tmp_path} --problems 2 "
     words += "--model dummy:tiny-target --draft_model dummy:tiny-draft --drawn 1 1 "
     words += "--verifier exact --prompt_tokens 20 --max_tokens 24 --step_tokens 6"
@@ -129,7 +119,7 @@ def test_models_without_weights_are_timed_like_others(
     assert steps["steps kept"] > 0.7, "all but the step that the length cuts"
 
 
-def test_the_rule_has_its_law() -> None:
+def test_the_rule_has_its_law():
     rule, proposal = SyntheticRule(0.7), Proposal.chain((1, 2, 3))
     outcomes = rule.outcomes(torch.eye(4), proposal)
     counts = [0] * 4

@@ -1,9 +1,6 @@
 """The evaluation of verifiers on numbers by hand and on pairs that a run has saved."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import pytest
 
@@ -28,7 +25,7 @@ HALF = [True, False, True, False]
 PAIR = Pair((1, 2, 3, 4), Step((5, 6), Finish.BOUNDARY), Step((7,), Finish.EOS))
 
 
-def test_curves_by_hand() -> None:
+def test_curves_by_hand():
     points = curve([3.0, 2.0, 1.0], [True, False, True])
     rates = [(p.true_rate, p.false_rate) for p in points]
     assert rates == [(0.5, 0.0), (0.5, 1.0), (1.0, 1.0)]
@@ -39,11 +36,11 @@ def test_curves_by_hand() -> None:
     assert auc([1.0, 2.0], [True, True]) is None
 
 
-def verdicts(*scores: float) -> ReplayedVerdicts:
+def verdicts(*scores):
     return ReplayedVerdicts(tuple(Verdict(s >= 0.5, "", s) for s in scores), 0.4)
 
 
-def test_quality_by_hand() -> None:
+def test_quality_by_hand():
     numbers = quality(verdicts(0.9, 0.8, 0.2, 0.1), HALF, verdicts(0.9, 0.4, 0.2, 0.1))
     assert (numbers.accepted, numbers.recall, numbers.error) == (0.5, 0.5, 0.5)
     assert numbers.ms_per_pair == pytest.approx(100) and numbers.order_flips == 0.25
@@ -51,7 +48,7 @@ def test_quality_by_hand() -> None:
     assert nothing.error is None and nothing.recall == 0 and nothing.auc == 0.5
 
 
-def test_pairs_go_through_json(tmp_path: Path) -> None:
+def test_pairs_go_through_json(tmp_path):
     recorder = PairRecorder(ExactVerifier())
     [verdict] = recorder.judge([PAIR])
     content = recorder.take([1, 2], Item(7, "?", Task.FREE))
@@ -64,14 +61,14 @@ def test_pairs_go_through_json(tmp_path: Path) -> None:
     assert swapped([pair])[0].draft == pair.target
 
 
-def test_a_replay_needs_the_target_steps_that_its_verifier_compares_with() -> None:
+def test_a_replay_needs_the_target_steps_of_its_verifier():
     assert len(replay(ExactVerifier(), [PAIR] * 7, batch=3).verdicts) == 7
     with pytest.raises(SettingError, match="target"):
         replay(ExactVerifier(), [Pair((1,), PAIR.draft)])
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run(tmp_path_factory):
     """Eight problems with a verifier that accepts too much."""
     folder = tmp_path_factory.mktemp("run")
     words = "run --dataset tiny:8 --concurrency 8 --mode lr --verifier random:0.8"
@@ -79,7 +76,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_every_judged_pair_is_saved_with_its_answer(run: Path) -> None:
+def test_every_judged_pair_is_saved_with_its_answer(run):
     prefixes = [list(pair.prefix) for pair, _ in load_pairs(run)]
     for number in range(8):
         record = json.loads((run / f"{number}.json").read_text())
@@ -89,7 +86,7 @@ def test_every_judged_pair_is_saved_with_its_answer(run: Path) -> None:
         assert count >= record["stats"]["judged"] > 0
 
 
-def test_verify_against_the_oracle(run: Path, tmp_path: Path) -> None:
+def test_verify_against_the_oracle(run, tmp_path):
     words = f"verify {run} --verifiers oracle exact --json {tmp_path}/v.json"
     assert main([*words.split(), "--figure", str(tmp_path / "v.png")]) == 0
     numbers = json.loads((tmp_path / "v.json").read_text())
@@ -99,7 +96,7 @@ def test_verify_against_the_oracle(run: Path, tmp_path: Path) -> None:
     assert (tmp_path / "v.svg").stat().st_size > 1000
 
 
-def test_a_readers_labels_are_the_truth(run: Path, tmp_path: Path) -> None:
+def test_a_readers_labels_are_the_truth(run, tmp_path):
     sheet = tmp_path / "sheet.jsonl"
     words = f"verify {run} --sheet {sheet} --pairs_in_sheet 6"
     assert main(words.split()) == 0
@@ -121,7 +118,7 @@ def test_a_readers_labels_are_the_truth(run: Path, tmp_path: Path) -> None:
         "[" * 100_000,
     ],
 )
-def test_damaged_pairs_are_refused(tmp_path: Path, content: str) -> None:
+def test_damaged_pairs_are_refused(tmp_path, content):
     (tmp_path / "run" / "pairs").mkdir(parents=True)
     tmp_path.joinpath("run", "pairs", "0.json").write_text(content)
     tmp_path.joinpath("sheet.jsonl").write_text(content)

@@ -8,16 +8,13 @@ out or two norms mixed up; here every parameter is random.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lr.model.files import open_tensors
 from lr.model.qwen import CausalLM
 
 SIZES: dict[str, Any] = {
@@ -58,19 +55,6 @@ def hf_model(kind: str, *, seed: int = 0, **changes: Any) -> Any:
         Qwen3ForCausalLM(Qwen3Config(**{"head_dim": 16, **settings})).double().eval(),
         seed,
     )
-
-
-def watch_tensors(
-    monkeypatch: pytest.MonkeyPatch, watched: Callable[[str, Any], Any]
-) -> None:
-    """From now on a checkpoint's tensors are read through `watched(key, view)`."""
-
-    def opened(directory: Path) -> dict[str, Any]:
-        return {
-            key: watched(key, view) for key, view in open_tensors(directory).items()
-        }
-
-    monkeypatch.setattr("lr.model.weights.open_tensors", opened)
 
 
 def randomised(model: Any, seed: int) -> Any:

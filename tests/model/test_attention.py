@@ -3,25 +3,18 @@ reused blocks, with freed blocks full of NaN; our kernels in Triton's interprete
 FlashAttention's calls answered by an emulation; and all kinds on a GPU, if there is one.
 """
 
-from __future__ import annotations
-
-import inspect
 import math
 import os
-import pickle
 import random
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
 from attention_kit import (
     LARGE,
-    TILES,
     Scene,
     compare,
     fake_flash_attention,
@@ -32,17 +25,12 @@ from attention_kit import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
-from lr.kvcache.branch import BlockTable
 from lr.model.attention import (
     LONG,
-    REFERENCE,
     SDPA,
-    AttentionKind,
     RaggedBatch,
     Tiles,
-    cut_tiles,
     reference_attention,
 )
 from lr.model.attention_choice import AttentionNeeds, candidates
@@ -52,13 +40,13 @@ CPU = torch.device("cpu")
 
 @given(seed=st.integers(0, 10**6), block_size=st.sampled_from([1, 3, 4, 16]))
 @settings(max_examples=30, deadline=None)
-def test_every_kind_agrees_with_the_reference(seed: int, block_size: int) -> None:
+def test_every_kind_agrees_with_the_reference(seed, block_size):
     """To 1e-12 in fp64, on a cache whose branches grow, fork, shrink and end; prompts,
     single tokens and runs between come in one batch."""
     chance = random.Random(seed)
     noise = torch.Generator().manual_seed(seed)
     cache = new_cache((6, 2, 8), block_size, 400, torch.float64, CPU)
-    tables: list[BlockTable] = []
+    tables = []
     for _ in range(6):
         # 1. Something happens to a branch.
         table = chance.choice(tables) if tables else cache.new()
@@ -94,17 +82,8 @@ def test_every_kind_agrees_with_the_reference(seed: int, block_size: int) -> Non
         cache.release(table)
 
 
-def test_tiles_cut_sequences() -> None:
-    assert cut_tiles((1, 20), 16) == ([0, 1, 17, 21], [0, 1, 1])
-
-
-def test_a_kind_can_be_sent_to_another_process() -> None:
-    for kind in (SDPA, REFERENCE, TILES):
-        assert pickle.loads(pickle.dumps(kind)) == kind
-
-
 @needs_triton
-def test_our_kernels_are_right() -> None:
+def test_our_kernels_are_right():
     """In Triton's interpreter, which is chosen when a kernel is defined: a process of
     its own."""
     kit = Path(__file__).with_name("triton_kit.py")
@@ -124,9 +103,9 @@ def test_our_kernels_are_right() -> None:
 
 
 def plainly(
-    q: Tensor, keys: Tensor, values: Tensor, borders: Tensor, lengths: Tensor,
-    blocks: Tensor, longest: int,
-) -> Tensor:  # fmt: skip
+    q, keys, values, borders, lengths,
+    blocks, longest
+):  # fmt: skip
     """Sequence i has the rows borders[i] .. borders[i + 1] - 1, the last of its
     lengths[i] places."""
     assert borders.dtype == lengths.dtype == blocks.dtype == torch.int32
@@ -150,9 +129,9 @@ def plainly(
 
 
 def version_4(
-    q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens_q: Tensor, seqused_k: Tensor,
-    max_seqlen_q: int, page_table: Tensor, causal: bool,
-) -> tuple[Tensor, None]:  # fmt: skip
+    q, k, v, *, cu_seqlens_q, seqused_k,
+    max_seqlen_q, page_table, causal
+):  # fmt: skip
     """`flash_attn_varlen_func` of FlashAttention 4. Its second result is None unless
     the log-sum-exp is asked for."""
     assert causal
@@ -163,9 +142,9 @@ def version_4(
 
 
 def version_3(
-    q: Tensor, k_cache: Tensor, v_cache: Tensor, *, cache_seqlens: Tensor,
-    page_table: Tensor, cu_seqlens_q: Tensor, max_seqlen_q: int, causal: bool,
-) -> Tensor:  # fmt: skip
+    q, k_cache, v_cache, *, cache_seqlens,
+    page_table, cu_seqlens_q, max_seqlen_q, causal
+):  # fmt: skip
     """`flash_attn_with_kvcache` of FlashAttention 3."""
     assert causal
     return plainly(
@@ -174,9 +153,9 @@ def version_3(
 
 
 def version_2(
-    q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor,
-    max_seqlen_q: int, max_seqlen_k: int, *, causal: bool, block_table: Tensor,
-) -> Tensor:  # fmt: skip
+    q, k, v, cu_seqlens_q, cu_seqlens_k,
+    max_seqlen_q, max_seqlen_k, *, causal, block_table
+):  # fmt: skip
     """`flash_attn_varlen_func` of FlashAttention 2."""
     assert causal
     assert k.shape[1] % 256 == 0, "a page of FlashAttention 2 has 256 tokens"
@@ -194,9 +173,7 @@ EMULATIONS = {
 
 @needs_triton
 @pytest.mark.parametrize("package", EMULATIONS)
-def test_flash_attention_is_called_as_it_expects(
-    package: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_flash_attention_is_called_as_it_expects(package, monkeypatch):
     """Its own store is a Triton kernel, which cannot run here."""
     from lr.kernels import flash
     from lr.kernels.attention import TRITON
@@ -220,44 +197,7 @@ def test_flash_attention_is_called_as_it_expects(
         compare(decodes, random_scene(7, (8, 2, 16), 16), torch.float16)
 
 
-@needs_triton
-def test_varlen_attn_is_called_as_it_expects(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the GPU check, which compares it with our kernel."""
-    from gpu_questions import contenders
-    from torch.nn.attention import varlen
-
-    from lr.kernels import flash
-
-    signature = inspect.signature(varlen.varlen_attn)
-    if "block_table" not in signature.parameters:
-        pytest.skip("this PyTorch passes no pages on")
-    splits = set()
-
-    def emulation(*arguments: Any, **options: Any) -> Tensor:
-        bound = signature.bind(*arguments, **options)
-        bound.apply_defaults()
-        given = SimpleNamespace(**bound.arguments)
-        assert given.cu_seq_k is None and given.scale is None
-        assert given.window_size == (-1, 0) and given.enable_gqa
-        assert given.seqused_k.max() <= given.max_k
-        splits.add(given.num_splits)
-        return plainly(
-            given.query, given.key, given.value, given.cu_seq_q, given.seqused_k,
-            given.block_table, given.max_q,
-        )  # fmt: skip
-
-    monkeypatch.setattr(varlen, "varlen_attn", emulation)
-    monkeypatch.setattr(flash, "store", store)
-    for undivided in (False, True):
-        kinds = {each.name: each.kind for each in contenders(undivided=undivided)}
-        kind = kinds["varlen_attn, as it is"]
-        assert isinstance(kind, AttentionKind) and kind.tiles is not None
-        for seed in range(3):
-            compare(kind, random_scene(seed, (8, 2, 16), 16), torch.float16)
-    assert splits == {None, 1}
-
-
-def store(pages: tuple[Tensor, Tensor], slots: Tensor, k: Tensor, v: Tensor) -> None:
+def store(pages, slots, k, v):
     """`lr.kernels.fused.store`, plainly."""
     for memory, new in zip(pages, (k, v), strict=True):
         memory[slots // memory.shape[1], slots % memory.shape[1]] = new
@@ -266,7 +206,7 @@ def store(pages: tuple[Tensor, Tensor], slots: Tensor, k: Tensor, v: Tensor) -> 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_every_kind_is_right_on_a_gpu(dtype: torch.dtype) -> None:
+def test_every_kind_is_right_on_a_gpu(dtype):
     """Those that can be used here; `lr info` says why not the others."""
     for heads in LARGE:
         needs = AttentionNeeds(torch.device("cuda"), dtype, *heads)

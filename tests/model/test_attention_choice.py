@@ -2,20 +2,16 @@
 for that cannot run.
 """
 
-from __future__ import annotations
-
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 import torch
 from attention_kit import TILES, fake_flash_attention, needs_triton, tile_attention
-from torch import Tensor, nn
 
+from lr.commands.cli import main
 from lr.errors import SettingError
-from lr.kvcache.cache import PagedKVCache
-from lr.model.attention import SDPA, AttentionKind, RaggedBatch, Tiles
+from lr.model.attention import REFERENCE, SDPA, Tiles
 from lr.model.attention_choice import (
     AttentionNeeds,
     candidates,
@@ -24,8 +20,8 @@ from lr.model.attention_choice import (
     trial,
 )
 from lr.model.config import ModelConfig
-from lr.model.layers import Attend
 from lr.model.qwen import CausalLM
+from lr.reasoner import Reasoner
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 BF16 = AttentionNeeds(CPU, torch.bfloat16, 4, 2, 16)
@@ -33,10 +29,8 @@ CONFIG = ModelConfig(23, 16, 24, 2, 4, 2, 8, 128, 1e-6, 1e4, False, True, True)
 MISSING = "the package is missing"
 
 
-def test_the_first_that_works_is_taken_or_what_is_asked_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    here: dict[str, AttentionKind | str] = {
+def test_the_first_that_works_is_taken_or_what_is_asked_for(monkeypatch):
+    here = {
         "flash": MISSING,
         "triton": replace(TILES, name="triton"),
         "sdpa": SDPA,
@@ -56,16 +50,14 @@ def test_the_first_that_works_is_taken_or_what_is_asked_for(
         choose_attention("fast", BF16)
 
 
-def reasons(name: str, needs: AttentionNeeds) -> dict[str, str]:
+def reasons(name, needs):
     """Why nothing that goes by this name works."""
     found = dict(candidates(needs, name))
     assert {type(reason) for reason in found.values()} == {str}
     return {label: str(reason) for label, reason in found.items()}
 
 
-def test_what_cannot_run_is_refused_without_a_trial(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_cannot_run_is_refused_without_a_trial(monkeypatch):
     on_gpu = replace(BF16, device=CUDA)
     for name in ("flash", "triton"):
         assert "device of type cuda" in reasons(name, BF16)[name]
@@ -79,7 +71,7 @@ def test_what_cannot_run_is_refused_without_a_trial(
 
 
 @needs_triton
-def test_each_package_has_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_package_has_its_reason(monkeypatch):
     """A package that is missing, one that cannot be imported, one whose name space
     another has made, and one that does not fit this machine."""
     on_gpu = replace(BF16, device=CUDA)
@@ -87,7 +79,7 @@ def test_each_package_has_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all("flash_attn" in why for why in reasons("flash", on_gpu).values())
 
     class Broken:
-        def __getattr__(self, name: str) -> object:
+        def __getattr__(self, name):
             raise OSError("undefined symbol")
 
     fake_flash_attention(monkeypatch, {"flash-attn-4": print})
@@ -103,22 +95,22 @@ def test_each_package_has_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
         choose_attention("flash", on_gpu)
 
 
-def refuses_pages(tiles: Tiles, cache: PagedKVCache) -> Attend:
+def refuses_pages(tiles, cache):
     raise RuntimeError("this backend takes no block table\n and more lines")
 
 
-def sees_what_comes_later(tiles: Tiles, cache: PagedKVCache) -> Attend:
+def sees_what_comes_later(tiles, cache):
     return tile_attention(replace(tiles, positions=tiles.positions + 1), cache)
 
 
-def reads_a_neighbour(tiles: Tiles, cache: PagedKVCache) -> Attend:
+def reads_a_neighbour(tiles, cache):
     return tile_attention(replace(tiles, blocks=tiles.blocks.roll(1, 1)), cache)
 
 
-def not_a_number(tiles: Tiles, cache: PagedKVCache) -> Attend:
+def not_a_number(tiles, cache):
     attend = tile_attention(tiles, cache)
 
-    def spoilt(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def spoilt(layer, q, k, v):
         return attend(layer, q, k, v) * torch.nan
 
     return spoilt
@@ -134,36 +126,27 @@ def not_a_number(tiles: Tiles, cache: PagedKVCache) -> Attend:
         (not_a_number, "wrong result"),
     ],
 )
-def test_a_trial_finds_a_kernel_that_does_not_work(
-    kernel: Callable[[Tiles, PagedKVCache], Attend], reason: str, form: str
-) -> None:
-    def ragged(batch: RaggedBatch, cache: PagedKVCache) -> Attend:
+def test_a_trial_finds_a_kernel_that_does_not_work(kernel, reason, form):
+    def ragged(batch, cache):
         return kernel(Tiles.of(batch, 3), cache)
 
     wrong = {"ragged": {"ragged": ragged}, "tiles": {"tiles": kernel}}[form]
-    why_not = trial(replace(TILES, **wrong), BF16)  # type: ignore[arg-type]
+    why_not = trial(replace(TILES, **wrong), BF16)
     assert reason in why_not
     assert "more lines" not in why_not
 
 
-def test_a_trial_finds_layers_that_are_wrong() -> None:
-    def install(layers: nn.ModuleList, norm: nn.Module) -> None:
-        norm.forward = lambda x: x  # type: ignore[assignment]
-
-    assert "wrong result" in trial(replace(TILES, install=install), BF16)
-
-
-def test_a_trial_is_content_with_what_is_right() -> None:
+def test_a_trial_is_content_with_what_is_right():
     for kind in (SDPA, TILES):
         assert trial(kind, BF16) == ""
     assert trial(SDPA, AttentionNeeds(CPU, torch.float64, 6, 3, 8)) == ""
 
 
-def test_a_model_is_equipped_and_equipped_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_is_equipped_and_equipped_anew(monkeypatch):
     """The layers that one kind replaces are the ordinary ones again with another."""
 
-    def install(layers: nn.ModuleList, norm: nn.Module) -> None:
-        layers[0].forward = norm.forward = "installed"  # type: ignore[assignment]
+    def install(layers, norm):
+        layers[0].forward = norm.forward = "installed"
 
     kinds = {"triton": replace(TILES, install=install), "sdpa": SDPA}
     monkeypatch.setattr(
@@ -179,3 +162,23 @@ def test_a_model_is_equipped_and_equipped_anew(monkeypatch: pytest.MonkeyPatch) 
     assert model.attention is SDPA
     assert "forward" not in vars(model.norm) and "forward" not in vars(model.layers[0])
     assert not model.replayable
+
+
+@pytest.mark.skipif(
+    torch.cuda.is_available(), reason="says what happens where there is no CUDA"
+)
+def test_info_says_what_is_taken_and_why(capsys):
+    assert main(["info"]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["triton", "no:"] in [words[:2] for words in lines]
+    assert ["sdpa", "taken"] in lines
+
+
+def test_the_attention_is_chosen_for_both_models():
+    tokens = set()
+    for name, kind in (("reference", REFERENCE), ("sdpa", SDPA)):
+        with Reasoner(attention=name) as reasoner:
+            for model in (reasoner.engine.target, reasoner.engine.draft):
+                assert model.attention is kind
+            tokens.add(reasoner.generate("How many?", seed=3, max_tokens=40).tokens)
+    assert len(tokens) == 1

@@ -5,32 +5,25 @@ The recorder is the twin without CUDA, which overwrites its result as a graph do
 attention is the kit's.
 """
 
-from __future__ import annotations
-
 import random
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
 from attention_kit import TILES
 from model_kit import randomised
-from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lr.engine.runner import ModelRunner, Runners
 from lr.errors import SettingError
-from lr.kvcache.branch import Branch
-from lr.kvcache.cache import integers
 from lr.model.config import ModelConfig
-from lr.model.graphs import Recorder, StepGraphs, record_eager
+from lr.model.graphs import StepGraphs, record_eager
 from lr.model.qwen import CausalLM
 
 V = 23
 
 
-def random_model(seed: int = 0) -> CausalLM:
+def random_model(seed=0):
     config = ModelConfig(V, 16, 24, 2, 4, 2, 8, 128, 1e-6, 1e4, False, True, True)
     model = randomised(CausalLM(config).double().requires_grad_(False).eval(), seed)
     model.attention = TILES
@@ -40,9 +33,7 @@ def random_model(seed: int = 0) -> CausalLM:
 MODEL = random_model()
 
 
-def replaying(
-    recorder: Recorder = record_eager, rows: tuple[int, ...] = (1, 2, 4, 8)
-) -> tuple:
+def replaying(recorder=record_eager, rows=(1, 2, 4, 8)):
     runner = ModelRunner(MODEL, num_blocks=80, block_size=4)
     runner.graphs = StepGraphs(MODEL, runner.cache, recorder, rows)
     return runner, runner.graphs
@@ -52,7 +43,7 @@ class Pair:
     """The same branches on two runners: one as ever, one that replays. Every forward is
     compared, hidden states too."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         plain = ModelRunner(MODEL, num_blocks=80, block_size=4)
         replays, self.graphs = replaying()
         self.runners = [plain, replays]
@@ -60,14 +51,14 @@ class Pair:
             runner.cache.poison_freed = True
             runner.cache.keys.fill_(torch.nan)
             runner.cache.values.fill_(torch.nan)
-        self.branches: list[list[Branch]] = []
+        self.branches = []
 
-    def each(self, act: Callable[..., Any], i: int, *arguments: Any) -> list[Any]:
+    def each(self, act, i, *arguments):
         """Do the same to branch i of both."""
         pairs = zip(self.runners, self.branches[i], strict=True)
         return [act(runner, branch, *arguments) for runner, branch in pairs]
 
-    def forward(self, chosen: list[int], wanted: Any) -> None:
+    def forward(self, chosen, wanted):
         results = []
         for side, runner in enumerate(self.runners):
             branches = [self.branches[i][side] for i in chosen]
@@ -77,14 +68,14 @@ class Pair:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_replayed_forwards_are_the_ordinary_ones(seed: int) -> None:
+def test_replayed_forwards_are_the_ordinary_ones(seed):
     """Branches open, fork, rewind and close at random between batches of every size,
     those that are too large included.
     """
     chance, pair = random.Random(seed), Pair()
     branches = pair.branches
 
-    def tokens(count: int) -> list[int]:
+    def tokens(count):
         return [chance.randrange(V) for _ in range(count)]
 
     for _ in range(40):
@@ -118,7 +109,7 @@ def test_replayed_forwards_are_the_ordinary_ones(seed: int) -> None:
 
 
 @pytest.mark.parametrize("prompts", [1, 3])
-def test_results_outlive_the_next_replay(prompts: int) -> None:
+def test_results_outlive_the_next_replay(prompts):
     """Logits of two forwards of one size are two tensors, with and without padding
     rows."""
     runner, _ = replaying()
@@ -131,45 +122,7 @@ def test_results_outlive_the_next_replay(prompts: int) -> None:
     assert torch.equal(first, copies)
 
 
-def test_only_tables_that_have_changed_are_sent(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Nothing if each sequence has the blocks that its rows had before, else all of a
-    sequence. That the results are right is shown above.
-    """
-    sent: list[int] = []
-
-    def counted(
-        values: list, device: torch.device, dtype: torch.dtype = torch.int64
-    ) -> Tensor:
-        tensor = integers(values, device, dtype)
-        if dtype is torch.int32 and len(tensor) not in (8, 9):  # owners and borders
-            sent.append(tensor.numel())
-        return tensor
-
-    monkeypatch.setattr("lr.model.graphs.integers", counted)
-    runner, _ = replaying(rows=(8,))
-    trunk = runner.open([n % V for n in range(39)])
-    runner.forward([trunk])  # in 10 blocks of 4; too many rows to be replayed
-    branches = [trunk, runner.fork(trunk), runner.fork(trunk)]
-
-    def feed(count: int, *order: int) -> list[int]:
-        sent.clear()
-        for i in order:
-            branches[i].extend([3 + i] * count)
-        runner.forward([branches[i] for i in order])
-        return sent[:]
-
-    assert feed(1, 0, 1, 2) == [10, 10, 10]  # 40 tokens each
-    assert feed(2, 0, 1, 2) == [11, 11, 11]
-    assert feed(2, 0, 1, 2) == []
-    for i in (2, 1, 0):
-        runner.rewind(branches[i], 41)
-    assert feed(2, 0, 1, 2) == []  # the same blocks again
-    assert feed(1, 2, 0, 1) == [11, 11, 11]  # the rows of others
-
-
-def decode(runner: ModelRunner, steps: int, rows: int) -> list[Tensor]:
+def decode(runner, steps, rows):
     branches, logits = [runner.open([i]) for i in range(rows)], []
     for token in range(steps):
         logits += runner.forward(branches)
@@ -178,41 +131,15 @@ def decode(runner: ModelRunner, steps: int, rows: int) -> list[Tensor]:
     return logits
 
 
-def test_a_batch_takes_the_smallest_recording_that_holds_it() -> None:
-    """Three rows take that for four."""
-    recorded: list[int] = []
-    replayed: list[int] = []
-
-    def record(compute: Callable[[], Tensor]) -> Callable[[], Tensor]:
-        replay = record_eager(compute)
-        rows = len(replay())
-        recorded.append(rows)
-
-        def counted() -> Tensor:
-            replayed.append(rows)
-            return replay()
-
-        return counted
-
-    runner, graphs = replaying(record)
-    assert recorded == [8, 4, 2, 1]
-    assert graphs.recorded == [1, 2, 4, 8]
-    plain = decode(ModelRunner(MODEL, num_blocks=80, block_size=4), 12, rows=3)
-    torch.testing.assert_close(decode(runner, 12, rows=3), plain, rtol=0, atol=1e-11)
-    assert replayed == [4] * 12
-
-
-def test_what_cannot_be_recorded_is_said() -> None:
-    def record(compute: Callable[[], Tensor]) -> Callable[[], Tensor]:
+def test_what_cannot_be_recorded_is_said():
+    def record(compute):
         raise RuntimeError("out of memory")
 
     with pytest.raises(SettingError, match="out of memory"):
         replaying(record)
 
 
-def test_the_block_for_padding_rows_is_not_lent(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_block_for_padding_rows_is_not_lent(monkeypatch):
     monkeypatch.setattr(CausalLM, "replayable", True)
     monkeypatch.setattr("lr.model.graphs.recorder_for", lambda device: record_eager)
     runners = Runners(MODEL)
@@ -233,25 +160,25 @@ values, copies from the host."""
 class Operations(TorchDispatchMode):
     """Notes every operation."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
-        self.names: list[str] = []
+        self.names = []
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         self.names.append(str(func))
         return func(*args, **(kwargs or {}))
 
 
-def test_what_is_recorded_can_be_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_recorded_can_be_recorded(monkeypatch):
     """Whatever is in the buffers, the model issues the same operations, and none that
     asks the device for a value.
     """
-    lists: list[list[str]] = []
+    lists = []
 
-    def watch(compute: Callable[[], Tensor]) -> Callable[[], Tensor]:
+    def watch(compute):
         compute()  # warms up
 
-        def replay() -> Tensor:
+        def replay():
             with Operations() as operations:
                 logits = compute()
             lists.append(operations.names)

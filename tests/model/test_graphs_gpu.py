@@ -2,21 +2,17 @@
 touches what belongs to others, dead or running at the same time.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor
 
 from lr.engine.runner import ModelRunner
 from lr.measure.dummy import SHAPES, random_model
 from lr.model.attention_choice import equip
 from lr.model.device import own_stream
-from lr.model.qwen import CausalLM
 
 pytestmark = [
     pytest.mark.gpu,
@@ -26,7 +22,7 @@ CUDA = torch.device("cuda")
 GIB = 1 << 30
 
 
-def wide_model(name: str, layers: int = 4) -> CausalLM:
+def wide_model(name, layers=4):
     """A few layers as wide as real ones: cuBLAS splits the sums of their products with
     several rows, which takes its workspace."""
     config = replace(SHAPES[name], num_layers=layers, vocab_size=2048)
@@ -40,13 +36,13 @@ def wide_model(name: str, layers: int = 4) -> CausalLM:
 class Decoder:
     """A runner whose forward of a few rows can be repeated."""
 
-    def __init__(self, model: CausalLM, rows: int, length: int = 200) -> None:
+    def __init__(self, model, rows, length=200):
         self.runner = ModelRunner(model, num_blocks=rows * (length // 16 + 4))
         prompts = [[(7 * i + 3 * j) % 2048 for i in range(length)] for j in range(rows)]
         self.branches = [self.runner.open(prompt) for prompt in prompts]
         self.runner.forward(self.branches)
 
-    def logits(self) -> Tensor:
+    def logits(self):
         """Of one more token per branch, which is forgotten again."""
         for branch in self.branches:
             branch.append(5)
@@ -57,7 +53,7 @@ class Decoder:
 
 
 @pytest.mark.parametrize("rows", [1, 4, 8])
-def test_replayed_forwards_are_the_ordinary_ones(rows: int) -> None:
+def test_replayed_forwards_are_the_ordinary_ones(rows):
     model = wide_model("Qwen3-0.6B")
     replayed = Decoder(model, rows).logits()
     model.graphs = False
@@ -66,7 +62,7 @@ def test_replayed_forwards_are_the_ordinary_ones(rows: int) -> None:
     assert 0.5 * distance.sum(-1).max() <= 0.05
 
 
-def test_graphs_survive_the_death_of_others() -> None:
+def test_graphs_survive_the_death_of_others():
     """The memory that a dead runner gives back is overwritten, and read again."""
     model = wide_model("Qwen3-8B")
     dies, lives = Decoder(model, 4), Decoder(model, 4)
@@ -82,13 +78,13 @@ def test_graphs_survive_the_death_of_others() -> None:
     assert bool((others == 77).all())
 
 
-def test_graphs_of_two_models_may_run_at_the_same_time() -> None:
+def test_graphs_of_two_models_may_run_at_the_same_time():
     """Each on its own thread and stream, as a judge beside a target."""
     decoders = [Decoder(wide_model(name), 8) for name in ("Qwen3-8B", "Qwen2.5-7B")]
     alone = [decoder.logits().clone() for decoder in decoders]
-    wrong: list[int] = []
+    wrong = []
 
-    def repeat(number: int) -> None:
+    def repeat(number):
         with own_stream(CUDA) as work:
             end = time.monotonic() + 2
             while time.monotonic() < end:

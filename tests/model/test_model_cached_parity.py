@@ -6,36 +6,30 @@ free memory is full of NaN, and so is every block that is given back: whoever re
 is not the branch's own fails.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 
 import pytest
 import torch
 from model_kit import KINDS, YARN, hf_logits, hf_model, random_tokens
-from torch import Tensor
 
 from lr.engine.runner import ModelRunner
 from lr.kvcache.invariant import check_cache
-from lr.model.attention import REFERENCE, SDPA, AttentionKind
+from lr.model.attention import REFERENCE, SDPA
 from lr.model.weights import load_model
 
 CACHED = (0, 1, 15, 16, 17, 40)
 CHUNKS = (1, 2, 5, 16, 33)
 TOKENS = random_tokens(max(CACHED) + max(CHUNKS))
-Case = tuple[Path, Tensor]
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Case]:
+def checkpoint(tmp_path_factory):
     """kind -> (directory, transformers' logits [t, v] of TOKENS), made once. Heads in
     groups of two, positions beyond YaRN's 32.
     """
 
     @cache
-    def make(kind: str) -> Case:
+    def make(kind):
         directory = tmp_path_factory.mktemp(kind)
         model = hf_model(kind, rope_parameters=YARN)
         model.save_pretrained(directory)
@@ -44,7 +38,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Case
     return make
 
 
-def runner_for(directory: Path, attention: AttentionKind) -> ModelRunner:
+def runner_for(directory, attention):
     """A runner whose cache shows NaN to whoever looks where nothing was written."""
     model = load_model(directory, dtype=torch.float64)
     model.attention = attention
@@ -57,9 +51,7 @@ def runner_for(directory: Path, attention: AttentionKind) -> ModelRunner:
 
 @pytest.mark.parametrize("attention", [REFERENCE, SDPA])
 @pytest.mark.parametrize("kind", KINDS)
-def test_chunks_after_a_cache_in_one_ragged_batch(
-    checkpoint: Callable[[str], Case], kind: str, attention: AttentionKind
-) -> None:
+def test_chunks_after_a_cache_in_one_ragged_batch(checkpoint, kind, attention):
     """All branches of the grid in one forward, in a scrambled order; those with nothing
     cached are prompts."""
     directory, expected = checkpoint(kind)
@@ -78,27 +70,3 @@ def test_chunks_after_a_cache_in_one_ragged_batch(
     ):
         torch.testing.assert_close(logits, expected[m : m + c], rtol=0, atol=1e-10)
     check_cache(runner.cache, [branch.table for branch in branches])
-
-
-@pytest.mark.parametrize("attention", [REFERENCE, SDPA])
-def test_after_rewind_and_fork(
-    checkpoint: Callable[[str], Case], attention: AttentionKind
-) -> None:
-    """What was rejected leaves no trace: wrong tokens are fed and taken back, on a
-    branch and on its fork, inside shared blocks.
-    """
-    directory, expected = checkpoint("qwen3")
-    runner = runner_for(directory, attention)
-    trunk = runner.open(TOKENS[:21].tolist())
-    runner.forward([trunk])
-    wrong = runner.fork(trunk)
-    trunk.append(5)
-    wrong.extend([7] * 20)
-    runner.forward([trunk, wrong])
-    runner.rewind(trunk, 21)
-    runner.rewind(wrong, 9)
-    trunk.extend(TOKENS[21:40].tolist())
-    wrong.extend(TOKENS[9:30].tolist())
-    ours = runner.forward([wrong, trunk], logits="all")
-    torch.testing.assert_close(ours[0], expected[9:30], rtol=0, atol=1e-10)
-    torch.testing.assert_close(ours[1], expected[21:40], rtol=0, atol=1e-10)

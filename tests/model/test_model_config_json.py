@@ -1,20 +1,15 @@
 """What is read from a config.json, and what is refused by name."""
 
-from __future__ import annotations
-
 import json
 from itertools import product
-from pathlib import Path
-from typing import Any
 
 import pytest
-from tiny_training.checkpoint import config_json
 from transformers import Qwen2Config, Qwen3Config
 
 from lr.errors import CheckpointError
 from lr.model.config import YarnScaling, read_config
 
-SIZES: dict[str, Any] = {
+SIZES = {
     "vocab_size": 100,
     "hidden_size": 64,
     "intermediate_size": 96,
@@ -29,7 +24,7 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
 ORIGINAL = "original_max_position_embeddings"
 
 
-def test_null_is_as_if_absent() -> None:
+def test_null_is_as_if_absent():
     """`test_model_parity.py` compares the defaults with those of transformers."""
     null = dict.fromkeys(("num_key_value_heads", "head_dim", "layer_types"))
     config = read_config({**QWEN2, **null, "use_mrope": False})
@@ -53,13 +48,13 @@ OLDER = {**YARN, "rope_type": None, "type": "yarn"}
         (YARN, {"rope_scaling": {**YARN, "attn_factor": 0.8782488562869419}}),
     ],
 )
-def test_spellings_of_rope(new: dict[str, Any], old: dict[str, Any]) -> None:
+def test_spellings_of_rope(new, old):
     config = read_config({**QWEN3, "rope_parameters": new})
     assert config == read_config({**QWEN3, **old})
     assert config == read_config({**QWEN3, "rope_parameters": new, **old})
 
 
-def test_context_is_the_longer_of_the_stated_and_the_scaled_one() -> None:
+def test_context_is_the_longer_of_the_stated_and_the_scaled_one():
     raw = {**QWEN3, "max_position_embeddings": 40960}
     for factor, expected in ((None, 40960), (1.0, 40960), (4.0, 131072)):
         scaling = {**YARN, "factor": factor, ORIGINAL: 32768} if factor else None
@@ -68,7 +63,7 @@ def test_context_is_the_longer_of_the_stated_and_the_scaled_one() -> None:
 
 
 @pytest.mark.parametrize("base", [QWEN2, QWEN3], ids=["qwen2", "qwen3"])
-def test_only_a_window_that_some_layer_has_is_refused(base: dict[str, Any]) -> None:
+def test_only_a_window_that_some_layer_has_is_refused(base):
     """transformers decides: our refusal is its list of layer types."""
     theirs = Qwen2Config if base is QWEN2 else Qwen3Config
     choices = product((False, True), (None, 64), (0, 2, 3, 28))
@@ -87,9 +82,8 @@ def test_only_a_window_that_some_layer_has_is_refused(base: dict[str, Any]) -> N
             read_config({**base, **keys, "layer_types": types})
 
 
-REFUSED: list[tuple[dict[str, Any], str]] = [
+REFUSED = [
     ({"architectures": ["LlamaForCausalLM"]}, "LlamaForCausalLM"),
-    ({"architectures": ["Qwen3ForCausalLM", "Other"]}, "Other"),
     ({"model_type": "qwen2"}, "model_type = 'qwen2'"),
     ({"hidden_act": "gelu"}, "hidden_act = 'gelu'"),
     ({"layer_types": ["full_attention", "linear_attention"]}, "linear_attention"),
@@ -106,50 +100,26 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"rope_scaling": YARN, "rope_parameters": {**YARN, "factor": 2.0}}, "factor"),
     ({"rope_scaling": {**YARN, "factor": -1}}, "factor = -1"),
     ({"num_key_value_heads": 3}, "num_key_value_heads = 3"),
-    ({"head_dim": 15}, "head_dim = 15"),
-    ({"num_hidden_layers": 0}, "num_hidden_layers = 0"),
     ({"vocab_size": 1 << 40}, "vocab_size"),
-    ({"rms_norm_eps": float("nan")}, "rms_norm_eps = nan"),
     ({"rms_norm_eps": float("inf")}, "rms_norm_eps = inf"),
-    ({"rope_theta": float("inf")}, "rope_theta = inf"),
-    ({"rope_scaling": {**YARN, "factor": float("inf")}}, "factor = inf"),
     ({"tie_word_embeddings": "yes"}, "tie_word_embeddings = 'yes'"),
 ]
 
 
 @pytest.mark.parametrize(("changes", "named"), REFUSED, ids=str)
-def test_refusals_name_the_entry(changes: dict[str, Any], named: str) -> None:
+def test_refusals_name_the_entry(changes, named):
     with pytest.raises(CheckpointError, match=named):
         read_config({**QWEN3, **changes})
 
 
-def test_missing_sizes_are_listed_together() -> None:
+def test_missing_sizes_are_listed_together():
     raw = {"model_type": "qwen3", **SIZES}
     del raw["hidden_size"], raw["vocab_size"]
     with pytest.raises(CheckpointError, match="vocab_size, hidden_size"):
         read_config(raw)
 
 
-@pytest.mark.parametrize(
-    "raw", [QWEN3, QWEN2, {**QWEN3, "rope_scaling": {**YARN, "mscale": 0.5}}]
-)
-def test_written_and_read_again(tmp_path: Path, raw: dict[str, Any]) -> None:
-    config = read_config(raw)
-    file = tmp_path / "config.json"
-    file.write_text(json.dumps(config_json(config)))
-    for source in (config_json(config), tmp_path, file):
-        assert read_config(source) == config
-
-
-def test_refusals_name_the_file(tmp_path: Path) -> None:
-    file = tmp_path / "config.json"
-    for changes in ({"hidden_act": "gelu"}, {"rope_scaling": 7}, {"vocab_size": None}):
-        file.write_text(json.dumps({**QWEN3, **changes}))
-        with pytest.raises(CheckpointError, match=str(file)):
-            read_config(tmp_path)
-
-
-def test_a_byte_order_mark_is_no_part_of_the_json(tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_no_part_of_the_json(tmp_path):
     text = json.dumps(QWEN3)
     (tmp_path / "config.json").write_text(text, encoding="utf-8-sig")
     assert read_config(tmp_path) == read_config(QWEN3)

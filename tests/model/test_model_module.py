@@ -1,26 +1,24 @@
 """The network is made of ordinary modules: hooks fire and see the hidden states."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from model_kit import KINDS, hf_model, our_logits, random_tokens
-from torch import Tensor, nn
+from torch import nn
 
 from lr.model.config import read_config
 from lr.model.layers import RMSNorm
 from lr.model.qwen import CausalLM
 
 
-def random_model(kind: str = "qwen3") -> CausalLM:
+def random_model(kind="qwen3"):
     config = {**hf_model(kind).config.to_dict(), "architectures": None}
     return CausalLM(read_config(config)).double()
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_hook_on_any_module_fires_once_in_a_forward(kind: str) -> None:
+def test_a_hook_on_any_module_fires_once_in_a_forward(kind):
     model = random_model(kind)
-    fired: list[str] = []
+    fired = []
     expected = []
     for name, module in model.named_modules():
         if name and not isinstance(module, nn.ModuleList):
@@ -30,10 +28,10 @@ def test_a_hook_on_any_module_fires_once_in_a_forward(kind: str) -> None:
     assert sorted(fired) == sorted(expected)
 
 
-def test_hooks_see_and_change_hidden_states() -> None:
+def test_hooks_see_and_change_hidden_states():
     model, tokens = random_model(), random_tokens(3)
     before = our_logits(model, tokens)
-    states: list[Tensor] = []
+    states = []
     with model.norm.register_forward_hook(lambda _, x, y: states.append(y)):
         assert torch.equal(our_logits(model, tokens), before)
     assert torch.equal(model.logits(states[0]), before)
@@ -42,7 +40,7 @@ def test_hooks_see_and_change_hidden_states() -> None:
     assert torch.equal(our_logits(model, tokens), before)
 
 
-def test_gradients_can_be_watched() -> None:
+def test_gradients_can_be_watched():
     norm, gradients = RMSNorm(8, 1e-6), []
     norm.register_full_backward_pre_hook(lambda _, new: gradients.append(new))
     norm(torch.ones(2, 8, requires_grad=True)).sum().backward()
@@ -50,7 +48,7 @@ def test_gradients_can_be_watched() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_the_norm_in_half_precision_is_rounded_once(dtype: torch.dtype) -> None:
+def test_the_norm_in_half_precision_is_rounded_once(dtype):
     norm = RMSNorm(64, 1e-6).to(dtype)
     noise = torch.Generator().manual_seed(0)
     with torch.no_grad():

@@ -1,8 +1,6 @@
 """Products of bfloat16 by few rows: the bits of `F.linear`, whichever way a processor
 reads the weights quickest."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch.nn import functional as F
@@ -19,9 +17,7 @@ QUESTION = "Start at 5, add 9, subtract 4, add 7, subtract 6."
 
 @pytest.mark.parametrize("has_bias", [False, True])
 @pytest.mark.parametrize("shape", [(64, 32), (1152, 896), (896, 4864)])
-def test_products_have_the_bits_of_the_plain_one(
-    monkeypatch: pytest.MonkeyPatch, shape: tuple[int, int], has_bias: bool
-) -> None:
+def test_products_have_the_bits_of_the_plain_one(monkeypatch, shape, has_bias):
     """Both ways are tried on every processor. At one row and beyond 16 oneDNN may add in
     another order, and a few numbers are rounded to their neighbour."""
     matrix = Linear(shape[1], shape[0], bias=has_bias).bfloat16().requires_grad_(False)
@@ -37,9 +33,7 @@ def test_products_have_the_bits_of_the_plain_one(
             torch.testing.assert_close(y, plain, rtol=0.02, atol=0.02)
 
 
-def test_a_model_with_packed_matrices_gives_the_same_answer(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_model_with_packed_matrices_gives_the_same_answer(monkeypatch):
     """Also with the draft in a process of its own, which packs for itself."""
     monkeypatch.setattr(layers, "has_amx", lambda: False)
     tokens = []
@@ -56,9 +50,7 @@ def test_a_model_with_packed_matrices_gives_the_same_answer(
     assert all(answer == tokens[0] for answer in tokens)
 
 
-def test_only_bfloat16_on_a_processor_without_amx_is_packed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_only_bfloat16_on_a_processor_without_amx_is_packed(monkeypatch):
     models = {
         t: load_model("tiny-target", dtype=t) for t in (torch.float32, torch.bfloat16)
     }

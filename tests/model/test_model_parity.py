@@ -1,11 +1,6 @@
 """Our network computes what transformers computes, from the same checkpoint, to 1e-10
 in fp64."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import pytest
 import torch
 from model_kit import (
@@ -25,7 +20,7 @@ from lr.model.layers import inverse_frequencies
 from lr.model.weights import load_model
 
 
-def assert_parity(model: Any, directory: Path, tolerance: float = 1e-10) -> None:
+def assert_parity(model, directory, tolerance=1e-10):
     """Logits of 80 random tokens agree; they are spread widely enough for that to mean
     something.
     """
@@ -44,9 +39,7 @@ def assert_parity(model: Any, directory: Path, tolerance: float = 1e-10) -> None
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
 @pytest.mark.parametrize("kv_heads", [1, 2, 4])
 @pytest.mark.parametrize("kind", KINDS)
-def test_logits(
-    tmp_path: Path, kind: str, kv_heads: int, tied: bool, rope: dict[str, Any] | None
-) -> None:
+def test_logits_are_those_of_transformers(tmp_path, kind, kv_heads, tied, rope):
     model = hf_model(
         kind,
         num_key_value_heads=kv_heads,
@@ -59,9 +52,7 @@ def test_logits(
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("head_dim", [6, 8, 16])
-def test_head_dim_is_a_setting_of_its_own(
-    tmp_path: Path, kind: str, head_dim: int
-) -> None:
+def test_head_dim_is_a_setting_of_its_own(tmp_path, kind, head_dim):
     """hidden / heads is 8 here. Qwen2 checkpoints may state a head_dim too, and
     transformers follows it.
     """
@@ -71,7 +62,7 @@ def test_head_dim_is_a_setting_of_its_own(
     assert_parity(model, tmp_path)
 
 
-def test_theta_and_epsilon(tmp_path: Path) -> None:
+def test_theta_and_epsilon(tmp_path):
     rope = {"rope_type": "default", "rope_theta": 100.0}
     model = hf_model("qwen3", rms_norm_eps=1e-2, rope_parameters=rope)
     model.save_pretrained(tmp_path, max_shard_size="20KB")
@@ -79,7 +70,7 @@ def test_theta_and_epsilon(tmp_path: Path) -> None:
     assert_parity(model, tmp_path)
 
 
-YARN_VARIANTS: list[dict[str, Any]] = [
+YARN_VARIANTS = [
     {},
     {"attention_factor": 1.3},
     {"mscale": 0.7, "mscale_all_dim": 1.1},
@@ -95,7 +86,7 @@ YARN_VARIANTS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("head_dim", [8, 64, 128])
 @pytest.mark.parametrize("variant", YARN_VARIANTS, ids=str)
-def test_yarn_frequencies(variant: dict[str, Any], head_dim: int) -> None:
+def test_yarn_frequencies(variant, head_dim):
     """The frequencies, twice, and the factor, bit for bit, for every setting that YaRN
     has."""
     hf = hf_model(
@@ -114,9 +105,7 @@ def test_yarn_frequencies(variant: dict[str, Any], head_dim: int) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_absent_keys_mean_what_they_mean_to_transformers(
-    tmp_path: Path, kind: str
-) -> None:
+def test_absent_keys_mean_what_they_mean_to_transformers(tmp_path, kind):
     """A config.json with sizes alone: head_dim, theta, epsilon, tying and activation
     are transformers' defaults.
     """
@@ -140,9 +129,7 @@ def test_absent_keys_mean_what_they_mean_to_transformers(
     [(torch.float32, 1e-4), (torch.bfloat16, 0.1), (torch.float16, 0.01)],
 )
 @pytest.mark.parametrize("kind", KINDS)
-def test_lower_precision(
-    tmp_path: Path, kind: str, dtype: torch.dtype, tolerance: float
-) -> None:
+def test_lower_precision(tmp_path, kind, dtype, tolerance):
     """The whole computation in `dtype`, against transformers in fp64: only rounding is
     between them.
     """

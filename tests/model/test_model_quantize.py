@@ -1,10 +1,7 @@
 """Quantised weights: how far each matrix is from full precision, and that a model of
 them answers."""
 
-from __future__ import annotations
-
 import weakref
-from pathlib import Path
 
 import pytest
 import torch
@@ -20,7 +17,6 @@ from lr.model.quantize import (
     quantize,
     quantize_matrix,
 )
-from lr.model.qwen import CausalLM
 from lr.model.weights import load_model
 from lr.spec.verifiers.judge import JudgeVerifier
 
@@ -34,9 +30,7 @@ LARGER = {
 
 @pytest.mark.parametrize("by_columns", [False, True])
 @pytest.mark.parametrize(("rows", "columns"), [(16, 32), (1040, 64)])
-def test_each_weight_is_within_half_a_step(
-    rows: int, columns: int, by_columns: bool
-) -> None:
+def test_each_weight_is_within_half_a_step(rows, columns, by_columns):
     """The bound is exact: half a step of the grid, and the roundings of bfloat16. W e_i
     is column i."""
     weight = torch.randn(rows, columns, generator=torch.Generator().manual_seed(rows))
@@ -54,9 +48,7 @@ def test_each_weight_is_within_half_a_step(
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("weights", ["int8", "int4"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_quantised_model_computes_nearly_the_same(
-    tmp_path: Path, kind: str, weights: str, dtype: torch.dtype
-) -> None:
+def test_a_quantised_model_computes_nearly_the_same(tmp_path, kind, weights, dtype):
     hf_model(kind, **LARGER).save_pretrained(tmp_path)
     tokens = random_tokens(20)
     exact = our_logits(load_model(tmp_path, dtype=torch.float64), tokens)
@@ -68,7 +60,7 @@ def test_a_quantised_model_computes_nearly_the_same(
     assert error < {"int8": 0.1, "int4": 0.6}[weights]
 
 
-def test_matrices_that_no_kernel_reads_stay(tmp_path: Path) -> None:
+def test_matrices_that_no_kernel_reads_stay(tmp_path):
     hf_model("qwen3").save_pretrained(tmp_path)  # a head of 61 rows, an MLP of 40
     model = load_model(f"int4:{tmp_path}", dtype=torch.float32)
     parts = dict(model.named_modules())
@@ -78,7 +70,7 @@ def test_matrices_that_no_kernel_reads_stay(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("whole_targets")
-def test_a_judge_shares_the_weights_of_the_same_checkpoint() -> None:
+def test_a_judge_shares_the_weights_of_the_same_checkpoint():
     named = {"tiny-target": "target", "int4:tiny-target": "draft", "tiny-judge": None}
     for judge, owner in named.items():
         models = ("tiny-target", "int4:tiny-target", "judge")
@@ -86,20 +78,18 @@ def test_a_judge_shares_the_weights_of_the_same_checkpoint() -> None:
             engine = reasoner.engine
             verifier = reasoner.verifier
             assert isinstance(verifier, JudgeVerifier)
-            asked = verifier.prefixes.runner.model  # type: ignore[attr-defined]
+            asked = verifier.prefixes.runner.model
             for role, model in (("target", engine.target), ("draft", engine.draft)):
                 assert (asked is model) == (role == owner)
 
 
-def test_each_matrix_is_quantised_as_soon_as_it_is_read(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_each_matrix_is_quantised_as_soon_as_it_is_read(monkeypatch):
     """So the weights are never in memory whole, and as they are stored."""
-    alive: list[int] = []
-    originals: list[weakref.ref[torch.Tensor]] = []
+    alive = []
+    originals = []
     quantised = quantize_matrix
 
-    def watched(model: CausalLM, weights: str, name: str) -> None:
+    def watched(model, weights, name):
         if name.endswith("down.weight"):
             originals.append(weakref.ref(model.get_parameter(name)))
         quantised(model, weights, name)
@@ -112,6 +102,6 @@ def test_each_matrix_is_quantised_as_soon_as_it_is_read(
     assert max(alive) <= 1
 
 
-def test_other_devices_are_refused() -> None:
+def test_other_devices_are_refused():
     with pytest.raises(SettingError, match="weights"):
         quantize(load_model("tiny-draft").to("meta"), "int4")

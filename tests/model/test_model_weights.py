@@ -2,12 +2,7 @@
 left half done.
 """
 
-from __future__ import annotations
-
 import json
-import weakref
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -15,11 +10,9 @@ from model_kit import (
     KINDS,
     edit_json,
     hf_model,
-    watch_tensors,
 )
 from safetensors.torch import load_file, save_file
 from tiny_training.checkpoint import save_model
-from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 import lr.model.weights
@@ -35,13 +28,13 @@ EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
 @pytest.fixture
-def checkpoint(tmp_path: Path) -> Path:
+def checkpoint(tmp_path):
     """A Qwen3 checkpoint in fp32, one shard, head and embedding untied."""
     hf_model("qwen3").float().save_pretrained(tmp_path / "model")
     return tmp_path / "model"
 
 
-def edit_tensors(directory: Path, changes: dict[str, Tensor | None]) -> None:
+def edit_tensors(directory, changes):
     """Write the weights anew with these tensors; None removes one."""
     tensors = load_file(directory / "model.safetensors") | changes
     left = {key: tensor for key, tensor in tensors.items() if tensor is not None}
@@ -54,7 +47,7 @@ def edit_tensors(directory: Path, changes: dict[str, Tensor | None]) -> None:
 @pytest.mark.parametrize(
     "dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 )
-def test_a_loaded_model(checkpoint: Path, dtype: torch.dtype) -> None:
+def test_a_loaded_model(checkpoint, dtype):
     random_state = torch.random.get_rng_state()
     model = load_model(checkpoint, dtype=dtype)
     assert torch.equal(torch.random.get_rng_state(), random_state)
@@ -62,14 +55,13 @@ def test_a_loaded_model(checkpoint: Path, dtype: torch.dtype) -> None:
     for parameter in model.parameters():
         assert parameter.dtype is dtype and not parameter.requires_grad
     stored = load_file(checkpoint / "model.safetensors")
-    assert torch.equal(model.norm.weight, stored[NORM].to(dtype))
     down = model.get_parameter("layers.1.mlp.down.weight")
     assert torch.equal(down, stored[DOWN].to(dtype))
     by_columns = dtype in (torch.float64, torch.float32)
     assert down.t().is_contiguous() == by_columns == (not down.is_contiguous())
 
 
-def test_dtype_of_the_checkpoint(checkpoint: Path) -> None:
+def test_dtype_of_the_checkpoint(checkpoint):
     file = checkpoint / "config.json"
     edit_json(file, dtype=None)
     assert load_model(checkpoint).dtype is torch.float32
@@ -81,7 +73,7 @@ def test_dtype_of_the_checkpoint(checkpoint: Path) -> None:
 
 
 @pytest.mark.parametrize("unit", ["", "amx_bf16"])
-def test_the_usual_dtype_on_a_cpu(unit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_usual_dtype_on_a_cpu(unit, monkeypatch):
     """bfloat16 for what is large and stored in 16 bits, if the processor multiplies
     it."""
     monkeypatch.setattr(lr.model.weights, "bfloat16_unit", lambda: unit)
@@ -93,7 +85,7 @@ def test_the_usual_dtype_on_a_cpu(unit: str, monkeypatch: pytest.MonkeyPatch) ->
     assert cpu_dtype(small, torch.bfloat16) is torch.float32
 
 
-def test_a_loader_without_a_dtype_takes_the_usual_one() -> None:
+def test_a_loader_without_a_dtype_takes_the_usual_one():
     """In the stored bfloat16 every processor would round the judge differently."""
     assert stored_dtype("tiny-judge") is torch.bfloat16
     assert Loader().load("tiny-judge", "cpu").dtype is torch.float32
@@ -104,57 +96,28 @@ def test_a_loader_without_a_dtype_takes_the_usual_one() -> None:
     [{"dtype": torch.int8}, {"dtype": "bfloat16"}, {"device": "gpu"}],
     ids=str,
 )
-def test_impossible_settings(setting: dict[str, Any]) -> None:
+def test_impossible_settings(setting):
     [name] = setting
     with pytest.raises(SettingError, match=name):
         load_model("tiny-draft", **setting)
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
-def test_on_a_cuda_device(checkpoint: Path) -> None:
-    model = load_model(checkpoint, device="cuda", dtype=torch.float64)
-    expected = load_model(checkpoint, dtype=torch.float64).state_dict()
-    for name, tensor in model.state_dict().items():
-        assert torch.equal(tensor.cpu(), expected[name])
-
-
-def test_one_tensor_at_a_time_and_progress(
-    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Besides the model, loading holds one tensor per thread."""
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
-    read: list[weakref.ref[Tensor]] = []
-
-    class Watched:
-        def __init__(self, view: Any) -> None:
-            self.view = view
-            self.shape, self.dtype = view.shape, view.dtype
-
-        def __getitem__(self, index: Any) -> Tensor:
-            assert all(earlier() is None for earlier in read)
-            tensor = self.view[index]
-            read.append(weakref.ref(tensor))
-            return tensor
-
-    watch_tensors(monkeypatch, lambda key, view: Watched(view))
-    progress: list[tuple[str, int, int]] = []
+def test_loading_reports_its_progress_in_weights(checkpoint):
+    progress = []
     model = load_model(checkpoint, progress=lambda *news: progress.append(news))
-    assert len(read) == len(pieces(model.config))
-    assert len(progress) == len(list(model.parameters()))
     weights = sum(parameter.numel() for parameter in model.parameters())
     assert progress[-1] == (str(checkpoint), weights, weights)
-    assert progress == sorted(progress)
+    assert progress == sorted(progress) and len(progress) == len(pieces(model.config))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_pieces_cover_every_parameter_once(kind: str) -> None:
+def test_pieces_cover_every_parameter_once(kind):
     """Rows of every parameter, in order and without gap or overlap: what tensor
     parallelism slices along.
     """
     config = {**hf_model(kind).config.to_dict(), "architectures": None}
     model = CausalLM(read_config(config))
-    rows: dict[str, int] = {}
+    rows = {}
     for piece in pieces(model.config):
         assert piece.first == rows.get(piece.parameter, 0)
         rows[piece.parameter] = piece.first + piece.shape[0]
@@ -165,7 +128,7 @@ def test_pieces_cover_every_parameter_once(kind: str) -> None:
 # Keys
 
 FP8 = torch.ones(32).to(torch.float8_e4m3fn)
-FAULTS: list[tuple[dict[str, Tensor | None], list[str]]] = [
+FAULTS = [
     (
         {NORM: None, "lora_A": torch.zeros(3), DOWN: torch.zeros(3, 4)},
         [f"1 missing: {NORM}", "1 unexpected: lora_A", f"{DOWN} is F32 [3, 4]"],
@@ -176,9 +139,7 @@ FAULTS: list[tuple[dict[str, Tensor | None], list[str]]] = [
 
 
 @pytest.mark.parametrize(("changes", "named"), FAULTS)
-def test_faults_are_listed_together(
-    checkpoint: Path, changes: dict[str, Tensor | None], named: list[str]
-) -> None:
+def test_faults_are_listed_together(checkpoint, changes, named):
     edit_tensors(checkpoint, changes)
     with pytest.raises(CheckpointError) as refusal:
         load_model(checkpoint)
@@ -187,9 +148,7 @@ def test_faults_are_listed_together(
 
 
 @pytest.mark.parametrize("buffer", ["inv_freq", "cos_cached", "sin_cached"])
-def test_stored_buffers_that_carry_nothing_are_skipped(
-    checkpoint: Path, buffer: str
-) -> None:
+def test_stored_buffers_that_carry_nothing_are_skipped(checkpoint, buffer):
     before = load_model(checkpoint).state_dict()
     keys = (
         f"model.layers.0.self_attn.rotary_emb.{buffer}",
@@ -203,17 +162,7 @@ def test_stored_buffers_that_carry_nothing_are_skipped(
         load_model(checkpoint)
 
 
-def test_biases_that_the_architecture_does_not_have(checkpoint: Path) -> None:
-    """A Qwen3 checkpoint that calls itself Qwen2 is not computed with something left
-    out.
-    """
-    changes = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}
-    edit_json(checkpoint / "config.json", **changes)
-    with pytest.raises(CheckpointError, match=r"6 missing: .*4 unexpected: "):
-        load_model(checkpoint)
-
-
-def test_head_of_tied_models(tmp_path: Path) -> None:
+def test_head_of_tied_models(tmp_path):
     """lm_head.weight may be there if it is the embedding; nothing else may."""
     hf_model("qwen3", tie_word_embeddings=True).save_pretrained(tmp_path)
     embedding = load_file(tmp_path / "model.safetensors")[EMBEDDING]
@@ -229,9 +178,7 @@ def test_head_of_tied_models(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("tied", [False, True])
-def test_saved_for_transformers_and_for_us(
-    tmp_path: Path, kind: str, tied: bool
-) -> None:
+def test_saved_for_transformers_and_for_us(tmp_path, kind, tied):
     original = hf_model(kind, head_dim=16, tie_word_embeddings=tied)
     original.save_pretrained(tmp_path / "theirs")
     model = load_model(tmp_path / "theirs")

@@ -2,29 +2,22 @@
 ends the run with its number.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable
 from multiprocessing import active_children
-from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
 from model_kit import hf_model
-from torch import Tensor
 
-from lr.commands.cli import main
 from lr.engine.runner import ModelRunner
 from lr.errors import SettingError
 from lr.model.attention import REFERENCE
-from lr.model.qwen import CausalLM
-from lr.model.ranks import OtherRanks, RankLM, WorkerError, load_parallel
+from lr.model.ranks import RankLM, WorkerError, load_parallel
 from lr.model.weights import load_model
 
 CPU = torch.device("cpu")
@@ -32,17 +25,17 @@ LIMIT = 30.0
 """Seconds within which a run must have ended."""
 
 
-def compute(model: CausalLM) -> Tensor:
+def compute(model):
     """All that a model computes in a scenario with a prompt in pieces, forks, copy on
     write and cut branches, in a row."""
     runner = ModelRunner(model, num_blocks=24, block_size=4, max_batch_tokens=8)
     noise = torch.Generator().manual_seed(5)
 
-    def tokens(count: int) -> list[int]:
+    def tokens(count):
         return torch.randint(61, (count,), generator=noise).tolist()
 
     trunk = runner.open(tokens(11))  # more than one forward takes
-    results: list[Tensor] = list(runner.forward([trunk], "all"))
+    results = list(runner.forward([trunk], "all"))
     fork = runner.fork(trunk)  # block 3 is shared and partly filled
     trunk.extend(tokens(1))
     fork.extend(tokens(3))
@@ -71,9 +64,7 @@ def compute(model: CausalLM) -> Tensor:
         (4, "qwen2", {"num_key_value_heads": 1, "tie_word_embeddings": True}),
     ],
 )
-def test_logits_and_hidden_states_are_those_of_one_rank(
-    size: int, kind: str, changes: dict[str, object], tmp_path: Path
-) -> None:
+def test_logits_and_hidden_states_are_those_of_one_rank(size, kind, changes, tmp_path):
     """fp64, to 1e-10. 4 query heads, a vocabulary of 61, which neither 2 nor 4
     divides."""
     hf_model(kind, **changes).save_pretrained(tmp_path, max_shard_size="30KB")
@@ -91,7 +82,7 @@ def test_logits_and_hidden_states_are_those_of_one_rank(
     assert not dist.is_initialized()
 
 
-def test_what_nobody_holds_ends_on_all_ranks() -> None:
+def test_what_nobody_holds_ends_on_all_ranks():
     model = load_parallel("tiny-target", [CPU] * 2)
     for _ in range(2):  # the second forward drops the first cache
         runner = ModelRunner(model, num_blocks=4)
@@ -103,12 +94,12 @@ def test_what_nobody_holds_ends_on_all_ranks() -> None:
     assert not active_children()
 
 
-def other_ranks(model: RankLM) -> OtherRanks:
+def other_ranks(model):
     assert model.others is not None
     return model.others
 
 
-def feed_for_ever(model: RankLM, strike: Callable[[], None] | None = None) -> None:
+def feed_for_ever(model, strike=None):
     """Decode; `strike` happens in the middle, in another thread."""
     runner = ModelRunner(model, num_blocks=40)
     branch = runner.open([5, 6, 7])
@@ -121,7 +112,7 @@ def feed_for_ever(model: RankLM, strike: Callable[[], None] | None = None) -> No
             runner.rewind(branch, 12)
 
 
-def test_a_killed_rank_ends_the_run_with_its_number() -> None:
+def test_a_killed_rank_ends_the_run_with_its_number():
     model = load_parallel("tiny-target", [CPU] * 4)
     victim = other_ranks(model).processes[1]
     started = time.monotonic()
@@ -133,7 +124,7 @@ def test_a_killed_rank_ends_the_run_with_its_number() -> None:
         feed_for_ever(model)
 
 
-def test_a_rank_that_fails_ends_the_run_with_its_number() -> None:
+def test_a_rank_that_fails_ends_the_run_with_its_number():
     """Here, it gets a message that it cannot carry out."""
     model = load_parallel("tiny-target", [CPU] * 2)
     other_ranks(model).connections[0].send("no pass")
@@ -141,11 +132,11 @@ def test_a_rank_that_fails_ends_the_run_with_its_number() -> None:
         feed_for_ever(model)
 
 
-def test_an_interrupted_pass_ends_the_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_pass_ends_the_ranks(monkeypatch):
     """Ctrl-C in a notebook: the ranks would be out of step."""
     model = load_parallel("tiny-target", [CPU] * 2)
 
-    def interrupt(*_: object) -> None:
+    def interrupt(*_):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(RankLM, "trunk", interrupt)
@@ -154,12 +145,3 @@ def test_an_interrupted_pass_ends_the_ranks(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(WorkerError, match="load it again"):
         feed_for_ever(model)
     assert not active_children()
-
-
-@pytest.mark.parametrize("ranks", ["0", "3"])
-def test_the_command_line_refuses_what_cannot_be(
-    ranks: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    flags = ["--tensor_parallel", ranks, "--device", "cpu"]
-    assert main(["generate", "How many?", *flags]) == 2
-    assert f"tensor_parallel is {ranks}" in capsys.readouterr().err

@@ -2,11 +2,8 @@
 own, and what cannot be divided is refused.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -33,7 +30,7 @@ TINY = read_config(resolve("tiny-target"))
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("size", [2, 4])
-def test_the_parts_are_the_whole(kind: str, size: int, tmp_path: Path) -> None:
+def test_the_parts_are_the_whole(kind, size, tmp_path):
     untied = {"num_hidden_layers": 1, "tie_word_embeddings": False}
     hf_model(kind, **WIDE, **untied).save_pretrained(tmp_path)
     config = read_config(tmp_path)
@@ -58,7 +55,7 @@ def test_the_parts_are_the_whole(kind: str, size: int, tmp_path: Path) -> None:
             assert torch.equal(torch.cat(columns), parameter)
 
 
-def test_ranks_that_outnumber_the_kv_heads_share_them() -> None:
+def test_ranks_that_outnumber_the_kv_heads_share_them():
     """8 query heads, 2 KV heads, 4 ranks: query heads 6 and 7 of rank 3 look at KV head
     1, which rank 2 has too.
     """
@@ -72,7 +69,7 @@ def test_ranks_that_outnumber_the_kv_heads_share_them() -> None:
 
 
 @pytest.mark.parametrize("tied", [False, True])
-def test_a_rank_reads_its_part_and_no_more(tied: bool) -> None:
+def test_a_rank_reads_its_part_and_no_more(tied):
     """Of a large model, whose norms, which all read, are nothing beside the rest."""
     config = replace(SHAPES["Qwen3-8B"], tie_word_embeddings=tied)
     total = sum(math.prod(piece.shape) for piece in pieces(config))
@@ -92,8 +89,6 @@ def test_a_rank_reads_its_part_and_no_more(tied: bool) -> None:
         ({"num_heads": 12, "num_kv_heads": 4}, 6, r"KV heads \(4\)"),
     ],
 )
-def test_what_cannot_be_divided_is_refused(
-    changes: dict[str, int], ranks: int, noun: str
-) -> None:
+def test_what_cannot_be_divided_is_refused(changes, ranks, noun):
     with pytest.raises(SettingError, match=noun):
-        part_of(replace(TINY, **changes), ranks)  # type: ignore[arg-type]
+        part_of(replace(TINY, **changes), ranks)

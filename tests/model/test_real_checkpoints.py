@@ -1,26 +1,20 @@
 """Real checkpoints answer as transformers computes, and in every mode. Needs a directory
-with Qwen2.5 checkpoints whose names end in 1.5b-instruct and 0.5b-instruct, and one whose
-name begins with all-minilm:
+with Qwen2.5 checkpoints whose names end in 1.5b-instruct and 0.5b-instruct:
 
     LR_REAL=DIRECTORY pytest -m real
 """
 
-from __future__ import annotations
-
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from model_kit import our_logits
-from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM
 
 import lr
-from lr.engine.verifiers import load_encoder
 from lr.model.codec import Codec
 from lr.model.weights import load_model
-from lr.options import Mode, TokenDrafter
 
 pytestmark = [
     pytest.mark.real,
@@ -37,30 +31,30 @@ EGGS = (
 )
 
 
-def checkpoint(pattern: str) -> Path:
+def checkpoint(pattern):
     """The checkpoint in LR_REAL whose name has this form."""
     (path,) = Path(os.environ["LR_REAL"]).glob(pattern)
     return path
 
 
 @pytest.fixture(scope="module")
-def target() -> Path:
+def target():
     return checkpoint("*1.5b-instruct")
 
 
 @pytest.fixture(scope="module")
-def draft() -> Path:
+def draft():
     return checkpoint("*0.5b-instruct")
 
 
 @pytest.fixture(scope="module")
-def pair(target: Path, draft: Path) -> Iterator[lr.Reasoner]:
+def pair(target, draft):
     """The pair, with the draft in four bits and the target as its judge."""
     with lr.Reasoner(target, f"int4:{draft}", "judge", judge=target) as reasoner:
         yield reasoner
 
 
-def test_logits_are_those_of_transformers(draft: Path) -> None:
+def test_logits_are_those_of_transformers(draft):
     prompt = torch.tensor(Codec.load(draft).chat(EGGS))
     reference = AutoModelForCausalLM.from_pretrained(draft, dtype=torch.float64)
     with torch.no_grad():
@@ -69,7 +63,7 @@ def test_logits_are_those_of_transformers(draft: Path) -> None:
     torch.testing.assert_close(ours, expected, rtol=0, atol=1e-8)
 
 
-def test_exact_lookahead_is_plain_decoding(draft: Path) -> None:
+def test_exact_lookahead_is_plain_decoding(draft):
     """The small checkpoint, in fp64, drafts for itself in four bits."""
     options = lr.GenerateOptions(max_tokens=80, acceptance="match", temperature=0.7)
     own = f"int4:{draft}"
@@ -93,26 +87,9 @@ def test_exact_lookahead_is_plain_decoding(draft: Path) -> None:
         ("lr+sd", "draft"),
     ],
 )
-def test_every_mode_answers_rightly(
-    pair: lr.Reasoner, mode: Mode, drafter: TokenDrafter
-) -> None:
+def test_every_mode_answers_rightly(pair, mode, drafter):
     result = pair.generate(
         EGGS, mode=mode, drafter=drafter, temperature=0.0, max_tokens=300
     )
     assert "18" in result.text.split("\n\n")[-1]
     assert result.finished
-
-
-def test_embeddings_are_those_of_transformers() -> None:
-    pytest.importorskip("sentence_transformers")
-    directory = checkpoint("all-minilm*")
-    texts = ["She sells 9 eggs for $2 each.", "The nine eggs bring her 18 dollars."]
-    tokenizer = AutoTokenizer.from_pretrained(directory)
-    batch = tokenizer(texts, padding=True, return_tensors="pt")
-    with torch.no_grad():
-        hidden = AutoModel.from_pretrained(directory)(**batch).last_hidden_state
-    mask = batch["attention_mask"][..., None]
-    means = (hidden * mask).sum(1) / mask.sum(1)
-    expected = torch.nn.functional.normalize(means, dim=-1)
-    ours = load_encoder(directory)(texts).to(expected)
-    torch.testing.assert_close(ours, expected, rtol=0, atol=1e-5)

@@ -2,18 +2,13 @@
 The recorder is the twin without CUDA.
 """
 
-from __future__ import annotations
-
 import time
-from collections.abc import Callable
 from contextlib import nullcontext
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
 from attention_kit import TILES
-from torch import Tensor
 
 from lr.model.graphs import ROWS, recorder_for
 from lr.model.qwen import CausalLM
@@ -26,23 +21,23 @@ QUESTION = (
 
 
 @pytest.fixture
-def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def events(monkeypatch):
     """What is recorded and what runs, in order; all models are replayed from now on. A
     recording takes its time."""
-    events: list[str] = []
+    events = []
 
-    def record(compute: Callable[[], Tensor]) -> Callable[[], Tensor]:
+    def record(compute):
         events.append("recording")
         time.sleep(0.002)
         events.append("recorded")
 
-        def replay() -> Tensor:
+        def replay():
             events.append("forward")
             return compute()
 
         return replay
 
-    def equip(model: CausalLM, name: str, *, graphs: bool) -> None:
+    def equip(model, name, *, graphs):
         model.attention = TILES
 
     monkeypatch.setattr("lr.model.graphs.recorder_for", lambda device: record)
@@ -53,22 +48,22 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return events
 
 
-def small_reasoner() -> Reasoner:
+def small_reasoner():
     return Reasoner("tiny-draft", "tiny-draft", "exact", dtype=torch.float64)
 
 
-def test_nothing_is_recorded_while_a_model_runs(events: list[str]) -> None:
+def test_nothing_is_recorded_while_a_model_runs(events):
     """The target waits until the draft's thread has recorded. The second answer records
     nothing."""
     short = {"max_tokens": 20, "max_step_tokens": 20, "acceptance": "match"}
     ahead = {"mode": "lr+sd", "drafter": "draft", "driver": "overlapped", "depth": 1}
     with small_reasoner() as reasoner:
-        plain = reasoner.generate(QUESTION, mode="ar", **short)  # type: ignore[arg-type]
+        plain = reasoner.generate(QUESTION, mode="ar", **short)
         for runners in reasoner.engine.runners.values():
             runners.end()
         for recordings in (3, 0):
             events.clear()
-            answer = reasoner.generate(QUESTION, **short, **ahead)  # type: ignore[arg-type]
+            answer = reasoner.generate(QUESTION, **short, **ahead)
             assert answer.tokens == plain.tokens
             first = 2 * len(ROWS) * recordings
             assert events[:first] == ["recording", "recorded"] * (first // 2)
@@ -79,10 +74,10 @@ class FakeGraphs:
     """CUDA's part in recording, without CUDA: its calls in order. `broken`: those that
     raise. `open`: the pool for which the allocator thinks that it records."""
 
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self.calls: list[str] = []
-        self.open: tuple[int, int] | None = None
-        self.broken: tuple[str, ...] = ()
+    def __init__(self, patch):
+        self.calls = []
+        self.open = None
+        self.broken = ()
         stream = SimpleNamespace(wait_stream=lambda other: None)
         patch.setattr("lr.model.graphs.recording_stream", lambda device: stream)
         fakes = {
@@ -101,25 +96,25 @@ class FakeGraphs:
         ):
             patch.setattr(torch._C, name, fake, raising=False)
 
-    def call(self, name: str) -> None:
+    def call(self, name):
         self.calls.append(name)
         if name in self.broken:
             raise RuntimeError(f"{name}: failed")
 
-    def capture_begin(self, pool: tuple[int, int], capture_error_mode: str) -> None:
+    def capture_begin(self, pool, capture_error_mode):
         self.open = pool
         self.call("begin")
 
-    def capture_end(self) -> None:
+    def capture_end(self):
         self.call("end")  # where it raises, older PyTorch leaves the pool open
         self.open = None
 
-    def end_allocate(self, device: int, pool: tuple[int, int]) -> None:
+    def end_allocate(self, device, pool):
         if self.open != pool:
             raise RuntimeError("nothing is recorded into this pool")
         self.open = None
 
-    def compute(self) -> Tensor:
+    def compute(self):
         self.call("warm" if self.open is None else "recorded")
         return torch.ones(1)
 
@@ -128,9 +123,7 @@ BROKEN = [("recorded", "end"), ("recorded",), ("end",), ("begin", "end")]
 
 
 @pytest.mark.parametrize("broken", BROKEN)
-def test_a_recording_that_fails_is_ended_and_says_why(
-    broken: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_recording_that_fails_is_ended_and_says_why(broken, monkeypatch):
     """The first error is raised, and the allocator is told that nothing is recorded any
     more. cuBLAS forgets its workspaces before and after a recording, so that no two
     graphs share one."""
@@ -145,9 +138,9 @@ def test_a_recording_that_fails_is_ended_and_says_why(
     assert fake.calls[-6:] == ["warm", "clear", "begin", "recorded", "end", "clear"]
 
 
-def test_close_gives_up_all_graphs(events: list[str]) -> None:
+def test_close_gives_up_all_graphs(events):
     """Those of the draft's thread too. Asked again, they answer as before."""
-    options: dict[str, Any] = {"mode": "lr", "driver": "overlapped", "max_tokens": 20}
+    options = {"mode": "lr", "driver": "overlapped", "max_tokens": 20}
     with small_reasoner() as reasoner:
         engine, worker = reasoner.engine, reasoner.engine.worker
         assert worker is not None

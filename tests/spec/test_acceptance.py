@@ -1,18 +1,18 @@
 """Acceptance rules: what every rule must do, the law of what they emit and how many
 drafts stay, both by enumeration to 1e-12, and sample matching token for token."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections import Counter
-from collections.abc import Iterator
 from math import prod
 from typing import get_args
 
 import pytest
 import torch
-from acceptance_kit import (
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+from token_kit import (
     CHAINS,
     EXACT,
     KINDS,
@@ -22,16 +22,12 @@ from acceptance_kit import (
     random_proposal,
     random_rows,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from scipy import stats
 
 from lr.errors import ProtocolError
 from lr.options import AcceptanceName
 from lr.rng import Stream
 from lr.spec.acceptance import (
     RULES,
-    AcceptanceRule,
     BlockRule,
     Decision,
     MatchRule,
@@ -48,9 +44,7 @@ from lr.spec.proposal import EMPTY, ROOT, Draws, Proposal
 from lr.spec.sampling import sample
 from lr.spec.variant import Variant
 from lr.theory.exact import (
-    Model,
     certain_drafts,
-    context_free,
     drawn_drafts,
     expected_accepted,
     plain_distribution,
@@ -65,26 +59,26 @@ SEED = 20240611
 V = 5
 
 
-def row(*numbers: float) -> torch.Tensor:
+def row(*numbers):
     return torch.tensor(numbers, dtype=torch.float64)
 
 
 @pytest.fixture(params=RULES)
-def rule(request: pytest.FixtureRequest) -> AcceptanceRule:
+def rule(request):
     return RULES[request.param]()
 
 
 # What every rule must do
 
 
-def test_every_rule_keeps_the_contract(rule: AcceptanceRule) -> None:
+def test_every_rule_keeps_the_contract(rule):
     """The same that `lr check` asks of a rule of one's own."""
     [findings] = check_parts(lambda: Variant(rule=type(rule)))
     assert findings.broken == [] and len(findings.held) >= 6
     assert set(RULES) == set(get_args(AcceptanceName))
 
 
-def test_nothing_proposed_is_plain_sampling(rule: AcceptanceRule) -> None:
+def test_nothing_proposed_is_plain_sampling(rule):
     rows = random_rows(random.Random(1), 20, V)
     chances = [draws(i, offset=i) for i in range(20)]
     tokens = sample(rows, [chance.sample_key(0) for chance in chances])
@@ -93,21 +87,20 @@ def test_nothing_proposed_is_plain_sampling(rule: AcceptanceRule) -> None:
     assert rule.verify(rows[:0], [], []) == []
 
 
-def test_drafts_drawn_with_the_targets_own_keys_do_no_harm(
-    rule: AcceptanceRule,
-) -> None:
-    """Coupling "shared". Chi-square of 3,000 first tokens, seed fixed."""
+def test_drafts_drawn_with_the_targets_own_keys_do_no_harm(rule):
+    """Coupling "shared". Chi-square of 3,000 first tokens, seed fixed. A rejected draft
+    says of the others that they lost to it: the likelier one, by the draft, by more."""
     n = 3000
-    p, q = random_rows(random.Random(11), 2, V) * 0.8 + 0.2 / V
+    p, q = row(0.1, 0.45, 0.45), row(0.8, 0.19, 0.01)
     chances = [draws(13, i) for i in range(n)]
-    drafts = sample(q.expand(n, V), [chance.sample_key(0) for chance in chances])
+    drafts = sample(q.expand(n, 3), [chance.sample_key(0) for chance in chances])
     proposals = [Proposal.chain((token,), q[None]) for token in drafts]
-    decisions = rule.verify(p.expand(2 * n, V), proposals, chances)
+    decisions = rule.verify(p.expand(2 * n, 3), proposals, chances)
     firsts = Counter(
         draft if decision.nodes else decision.token
         for draft, decision in zip(drafts, decisions, strict=True)
     )
-    counts = [firsts[token] for token in range(V)]
+    counts = [firsts[token] for token in range(3)]
     assert stats.chisquare(counts, (n * p).tolist()).pvalue > FALSE_ALARM
 
 
@@ -117,15 +110,13 @@ def test_drafts_drawn_with_the_targets_own_keys_do_no_harm(
 SHAPES = [
     (name, parents)
     for name, make in RULES.items()
-    for parents in [*CHAINS, *(TREES if make.trees else [])]  # type: ignore[attr-defined]
+    for parents in [*CHAINS, *(TREES if make.trees else [])]
 ]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("name", "parents"), SHAPES)
-def test_every_rule_emits_the_targets_law(
-    name: str, parents: tuple[int, ...], kind: str
-) -> None:
+def test_every_rule_emits_the_targets_law(name, parents, kind):
     """Whether the drafts are drawn, with or without replacement, or certain."""
     chain = parents in CHAINS
     for v in (2, 3, 4) if len(parents) < 3 else (4,) if chain else (3,):
@@ -146,7 +137,7 @@ def test_every_rule_emits_the_targets_law(
 
 @pytest.mark.parametrize("name", RULES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_chain_may_end_where_the_draft_is_unsure(name: str, kind: str) -> None:
+def test_a_chain_may_end_where_the_draft_is_unsure(name, kind):
     """Option `draft_confidence`: at most three tokens; each ends the chain if its own
     row has no probability as large as the largest of the first row."""
     target, draft = pair(kind, 7, 3)
@@ -158,9 +149,7 @@ def test_a_chain_may_end_where_the_draft_is_unsure(name: str, kind: str) -> None
     assert float(error.abs().max()) < EXACT
 
 
-def unsure_chains(
-    draft: Model, longest: int, confidence: float, text: tuple[int, ...] = ()
-) -> Iterator[tuple[float, Proposal]]:
+def unsure_chains(draft, longest, confidence, text=()):
     """Every such chain that begins with `text`, with its probability after `text`."""
     row = draft(text)
     for token, probability in enumerate(row.tolist()):
@@ -176,13 +165,13 @@ def unsure_chains(
 # How many drafts stay
 
 
-def along(model: Model, text: tuple[int, ...]) -> list[float]:
+def along(model, text):
     """The probability of each token of a text given those before it."""
     return [float(model(text[:i])[token]) for i, token in enumerate(text)]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_expected_accepted_of_a_chain(kind: str) -> None:
+def test_expected_accepted_of_a_chain(kind):
     """Sums over all texts: of the product of min(p, q); of q times the block's weight;
     of p q."""
     target, draft = pair(kind, 11, 3)
@@ -199,18 +188,8 @@ def test_expected_accepted_of_a_chain(kind: str) -> None:
         assert accepted == pytest.approx(mean, abs=EXACT)
 
 
-@pytest.mark.parametrize("n", [1, 2, 3])
-def test_leviathans_closed_form(n: int) -> None:
-    """1 + E accepted = (1 - a^(n+1)) / (1 - a) with a = sum of min(p, q)."""
-    p, q = row(0.5, 0.3, 0.1, 0.1), row(0.2, 0.3, 0.4, 0.1)
-    a = 0.7
-    drafts = drawn_drafts(context_free(q), CHAINS[n - 1])
-    mean = expected_accepted(RejectRule(), context_free(p), drafts)
-    assert 1 + mean == pytest.approx((1 - a ** (n + 1)) / (1 - a), abs=EXACT)
-
-
 @pytest.mark.parametrize("kind", KINDS)
-def test_block_never_keeps_less_than_rejection(kind: str) -> None:
+def test_block_never_keeps_less_than_rejection(kind):
     gains = []
     for seed in range(30):
         target, draft = pair(kind, seed, 3)
@@ -224,22 +203,12 @@ def test_block_never_keeps_less_than_rejection(kind: str) -> None:
         assert max(gains) < EXACT
 
 
-def test_the_example_of_the_block_verification_paper() -> None:
-    """p = (1/3, 2/3), q = (2/3, 1/3), two drafts: 10/9 stay by tokens, 11/9 as a
-    block."""
-    p = row(1 / 3, 2 / 3)
-    drafts = list(drawn_drafts(context_free(p.flip(0)), CHAINS[1]))
-    for rule, mean in ((RejectRule(), 10 / 9), (BlockRule(), 11 / 9)):
-        accepted = expected_accepted(rule, context_free(p), drafts)
-        assert accepted == pytest.approx(mean, abs=EXACT)
-
-
 # Sample matching, and shared noise
 
 
-def plain_decoding(target: Model, draws: Draws, length: int) -> tuple[int, ...]:
+def plain_decoding(target, draws, length):
     """One token after the other, each with its key."""
-    text: tuple[int, ...] = ()
+    text = ()
     while len(text) < length:
         text += (sample(target(text)[None], [draws.sample_key(len(text))])[0],)
     return text
@@ -247,12 +216,12 @@ def plain_decoding(target: Model, draws: Draws, length: int) -> tuple[int, ...]:
 
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(st.integers(0, 10**6), st.sampled_from(["random", "zeros", "one-hot"]))
-def test_matching_emits_plain_decoding_token_for_token(seed: int, kind: str) -> None:
+def test_matching_emits_plain_decoding_token_for_token(seed, kind):
     """Round after round, whatever is proposed, and it stops only where it must."""
     rng = random.Random(seed)
     target, _ = pair(kind, seed % 50, 4)
     stream = Stream.root(seed)
-    text: tuple[int, ...] = ()
+    text = ()
     while len(text) < 15:
         proposal = random_proposal(rng, 4, trees=True, longest=6)
         rows = target_rows(lambda path, before=text: target(before + path), proposal)
@@ -264,7 +233,7 @@ def test_matching_emits_plain_decoding_token_for_token(seed: int, kind: str) -> 
     assert text == plain_decoding(target, Draws(stream, 0), len(text))
 
 
-def test_follow_takes_the_first_of_equal_siblings() -> None:
+def test_follow_takes_the_first_of_equal_siblings():
     """The tree 7-9-2 with 4 beside 7."""
     tree = Proposal((7, 4, 9, 2), (-1, -1, 0, 2))
     assert follow(tree, [7, 9, 0, 2, 5]) == Decision((0, 2, 3), 5)
@@ -274,7 +243,7 @@ def test_follow_takes_the_first_of_equal_siblings() -> None:
 
 
 @pytest.mark.parametrize("kind", ["random", "zeros", "disjoint", "equal"])
-def test_shared_noise_agrees_as_the_closed_form_says(kind: str) -> None:
+def test_shared_noise_agrees_as_the_closed_form_says(kind):
     """20,000 pairs of samples from the sampler itself. Chi-square of the cells "both
     are x" and "they differ", seed fixed."""
     n, v = 20_000, 6
@@ -298,32 +267,20 @@ def test_shared_noise_agrees_as_the_closed_form_says(kind: str) -> None:
 # The parts
 
 
-def test_a_proposal_is_a_tree() -> None:
-    tree = Proposal((7, 4, 9, 2), (ROOT, ROOT, 0, 2))
-    assert not tree.is_chain and Proposal.chain([5, 6]).parents == (ROOT, 0)
-    assert tree.families() == [[0, 1], [2], [], [3], []]
-    assert tree.path(3) == (0, 2, 3) and tree.path(ROOT) == ()
-    assert tree.depths() == [0, 1, 1, 2, 3]
-
-
 @pytest.mark.parametrize(
     ("tokens", "parents", "q"),
     [
         ((1, 2), (ROOT,), None),
         ((1, 2), (ROOT, 1), None),
-        ((1, 2), (ROOT, -2), None),
         ((1, 2), (ROOT, 0), torch.ones(1, 3)),
-        ((1,), (ROOT,), torch.ones(3)),
     ],
 )
-def test_a_proposal_that_does_not_fit_is_refused(
-    tokens: tuple[int, ...], parents: tuple[int, ...], q: torch.Tensor | None
-) -> None:
+def test_a_proposal_that_does_not_fit_is_refused(tokens, parents, q):
     with pytest.raises(ProtocolError, match="expected"):
         Proposal(tokens, parents, q)
 
 
-def test_accept_prob_and_residual_at_their_edges() -> None:
+def test_accept_prob_and_residual_at_their_edges():
     assert [accept_prob(0.2, 0.4), accept_prob(0.4, 0.2)] == [0.5, 1]
     assert accept_prob(0.3, 0.0) == 1, "it cannot have been drawn"
     assert accept_prob(0.0, 0.0) == 0
@@ -334,7 +291,7 @@ def test_accept_prob_and_residual_at_their_edges() -> None:
     assert residual_certain(row(1, 0), [0]).tolist() == [1, 0]
 
 
-def test_pick() -> None:
+def test_pick_takes_no_impossible_outcome():
     chances = (0.5, 0.0, 0.4999, 0.0)
     outcomes = [Outcome(p, (i,), lambda: row(1)) for i, p in enumerate(chances)]
     picked = [pick(outcomes, number).nodes for number in (0.0, 0.4999, 0.5, 0.99999)]
@@ -342,7 +299,7 @@ def test_pick() -> None:
 
 
 @pytest.mark.parametrize("name", ["reject", "block"])
-def test_a_draft_that_could_not_be_drawn(name: str) -> None:
+def test_a_draft_that_could_not_be_drawn(name):
     """q(x) = 0: it stays if the target can write it, and nothing divides by zero."""
     p, q = row(0.5, 0.5, 0.0).repeat(3, 1), row(0.0, 1.0, 0.0).repeat(2, 1)
     for tokens, accepted in (((0, 0), 2), ((2, 0), 0), ((0, 2), 1)):

@@ -2,18 +2,15 @@
 noise of an earlier round does.
 """
 
-from __future__ import annotations
-
 from itertools import product
 
 import pytest
 import torch
-from acceptance_kit import EXACT
-from torch import Tensor
+from token_kit import EXACT
 
-from lr.spec.acceptance import RULES, AcceptanceRule
+from lr.spec.acceptance import RULES
 from lr.spec.proposal import Proposal
-from lr.theory.counterexamples import Counterexample, bias, counterexamples
+from lr.theory.counterexamples import bias, counterexamples
 from lr.theory.exact import (
     context_free,
     plain_distribution,
@@ -31,13 +28,11 @@ STATED = {
 
 
 @pytest.mark.parametrize("wrong", counterexamples(), ids=lambda wrong: wrong.name)
-def test_bias_is_as_stated(wrong: Counterexample) -> None:
+def test_bias_is_as_stated(wrong):
     assert bias(wrong) == pytest.approx(STATED[wrong.name], abs=5e-4)
 
 
-def rounds_distribution(
-    rule: AcceptanceRule, p: Tensor, q: Tensor, length: int, *, reuse_noise: bool
-) -> Tensor:
+def rounds_distribution(rule, p, q, length, *, reuse_noise):
     """The distribution [v, ..., v] of the first `length` tokens of rounds of two
     drafts, where p and q [v] do not depend on the text.
 
@@ -50,9 +45,7 @@ def rounds_distribution(
     total = torch.zeros([v] * length, dtype=torch.float64)
     rows = p.expand(3, v)
 
-    def go_on(
-        text: tuple[int, ...], weight: float, places: tuple[int, ...] | None
-    ) -> None:
+    def go_on(text, weight, places):
         if len(text) >= length:
             total[text[:length]] += weight
             return
@@ -74,7 +67,7 @@ def rounds_distribution(
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_old_noise_in_a_new_round(rule: str) -> None:
+def test_noise_drawn_twice_biases_rules_that_look_ahead(rule):
     """A draft place that is drawn again with the same noise: harmless unless the rule
     looked after the place where it stopped.
     """

@@ -1,12 +1,9 @@
 """Numbers, words and signals of pairs made by hand; the fitted verifier and its file."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace
 from decimal import Decimal
-from pathlib import Path
 
 import pytest
 from verifier_kit import codec
@@ -20,22 +17,22 @@ from lr.spec.verifiers.fitted import SIGNALS, Fit, FittedVerifier, Texts, Weight
 from lr.spec.verifiers.named import LikelihoodVerifier, NumbersVerifier
 from lr.types import Finish, Step
 
-TEXTS: dict[tuple[int, ...], str] = {}
+TEXTS = {}
 
 
-def step(text: str, finish: Finish = Finish.BOUNDARY) -> Step:
+def step(text, finish=Finish.BOUNDARY):
     """A step with one token per word, whose text is remembered."""
     tokens = (len(TEXTS),) * max(1, len(text.split()))
     TEXTS[tokens] = text
     return Step(tokens, finish)
 
 
-def decode(tokens: object) -> str:
-    return TEXTS.get(tuple(tokens), "?")  # type: ignore[arg-type]
+def decode(tokens):
+    return TEXTS.get(tuple(tokens), "?")
 
 
-def pair(draft: str, target: str, **logs: tuple[float, ...]) -> Pair:
-    return Pair((1,), step(draft), step(target), **logs)  # type: ignore[arg-type]
+def pair(draft, target, **logs):
+    return Pair((1,), step(draft), step(target), **logs)
 
 
 @pytest.mark.parametrize(
@@ -54,18 +51,18 @@ def pair(draft: str, target: str, **logs: tuple[float, ...]) -> Pair:
         ("9" * 5000, ["9" * 5000]),
     ],
 )
-def test_numbers_are_read_as_values(text: str, numbers: list[str]) -> None:
+def test_numbers_are_read_as_values(text, numbers):
     assert numbers_in(text) == [Decimal(number) for number in numbers]
 
 
-def test_the_cosine_of_word_counts_by_hand() -> None:
+def test_the_cosine_of_word_counts_by_hand():
     assert word_cosine("The cat sat", "the CAT") == pytest.approx(2 / math.sqrt(6))
     assert word_cosine("a a b", "a b b") == pytest.approx(4 / 5)
     assert word_cosine("12 + 3", "15") == 1, "no words in either"
     assert word_cosine("one", "") == 0
 
 
-def test_root_scaled_stands_between_mean_and_sum() -> None:
+def test_root_scaled_stands_between_mean_and_sum():
     assert root_scaled((-2.0,) * 16) == pytest.approx(-8)
     assert math.isnan(root_scaled(()))
     # One doubtful token in ten sure ones weighs more than in the mean.
@@ -73,7 +70,7 @@ def test_root_scaled_stands_between_mean_and_sum() -> None:
     assert sum(doubtful) < root_scaled(doubtful) < sum(doubtful) / 10
 
 
-def test_likelihood_accepts_from_its_threshold_on() -> None:
+def test_likelihood_accepts_from_its_threshold_on():
     pairs = [
         Pair((1,), Step((0,) * len(logs), Finish.BOUNDARY), logprobs=logs)
         for logs in ((-1.25, -1.25, 0.0, 0.0), (-1.3, -1.3, 0.0, 0.0), (0.0,))
@@ -94,14 +91,9 @@ def test_likelihood_accepts_from_its_threshold_on() -> None:
         ("We add the costs of both", "We add the costs of all", False),
     ],
 )
-def test_numbers_and_words_decide(draft: str, target: str, aligned: bool) -> None:
+def test_numbers_and_words_decide(draft, target, aligned):
     [verdict] = verdicts_of(NumbersVerifier(decode, 0.8), [pair(draft, target)])
     assert verdict.aligned is aligned and verdict.why.startswith("numbers")
-
-
-def test_a_number_in_one_step_only_is_named() -> None:
-    [verdict] = NumbersVerifier(decode).judge([pair("It is 7", "It is 8")])
-    assert "7, 8" in verdict.why and verdict.score == pytest.approx(0.0)
 
 
 READ_PAIR = pair(
@@ -129,17 +121,17 @@ READ_PAIR = pair(
         ("length_ratio", math.log(6 / 5)),
     ],
 )
-def test_every_signal_by_hand(name: str, value: float) -> None:
+def test_every_signal_by_hand(name, value):
     assert SIGNALS[name].measure(Texts(READ_PAIR, decode)) == pytest.approx(value)
     assert len(SIGNALS) == 12, "each signal has a row here"
 
 
-def fitted(**weights: float) -> Fit:
+def fitted(**weights):
     signals = {name: Weight(weight, -1.0, 2.0) for name, weight in weights.items()}
     return Fit(signals, intercept=0.5, threshold=0.6)
 
 
-def test_a_fit_is_a_logistic_regression() -> None:
+def test_a_fit_is_a_logistic_regression():
     fit = fitted(target_mean=2.0, draft_mean=-1.0)
     # 0.5 + 2 (-0.8 + 1) / 2 - 1 (-1 + 1) / 2 = 0.7
     expected = 1 / (1 + math.exp(-0.7))
@@ -154,8 +146,8 @@ def test_a_fit_is_a_logistic_regression() -> None:
         FittedVerifier(extreme, decode).judge([broken])
 
 
-def test_a_fit_requires_what_its_signals_look_at() -> None:
-    def requires(*names: str) -> Requires:
+def test_a_fit_requires_what_its_signals_look_at():
+    def requires(*names):
         return FittedVerifier(fitted(**dict.fromkeys(names, 1.0)), decode).requires
 
     assert requires("target_root") == Requires.TARGET_LOGPROBS
@@ -169,13 +161,13 @@ def test_a_fit_requires_what_its_signals_look_at() -> None:
             FittedVerifier(fitted(**{name: 1.0}), decode).judge([bare])
 
 
-def test_a_step_that_no_model_drew_is_not_judged() -> None:
+def test_a_step_that_no_model_drew_is_not_judged():
     given = Pair((1,), READ_PAIR.draft, draft_logprobs=())
     [verdict] = FittedVerifier(fitted(draft_root=1.0), decode).judge([given])
     assert verdict.failed and not verdict.aligned
 
 
-def test_a_fit_goes_through_its_file(tmp_path: Path) -> None:
+def test_a_fit_goes_through_its_file(tmp_path):
     fit = fitted(target_root=1.5, length=-0.25)
     path = tmp_path / "fit.json"
     path.write_text(json.dumps(fit.content({"data": "pairs.jsonl"})))
@@ -197,30 +189,19 @@ GOOD = {
 @pytest.mark.parametrize(
     ("change", "noun"),
     [
-        ({"signals": {"mood": GOOD["signals"]["length"]}}, "mood"),  # type: ignore[index]
+        ({"signals": {"mood": GOOD["signals"]["length"]}}, "mood"),
         ({"signals": {"length": {"weight": 1.0, "mean": 0.0}}}, "scale"),
         ({"signals": {"length": {"weight": 1.0, "mean": 0.0, "scale": 0}}}, "scale"),
         ({"signals": ["length"]}, "fitted"),
+        ([], "fitted"),
         ({"intercept": "high"}, "intercept"),
         ({"intercept": math.nan}, "intercept"),
         ({"threshold": 2.0}, "threshold"),
         ({"threshold": None}, "threshold"),
     ],
 )
-def test_a_damaged_fit_is_refused_by_field(
-    tmp_path: Path, change: dict[str, object], noun: str
-) -> None:
+def test_a_damaged_fit_is_refused_by_field(tmp_path, change, noun):
     path = tmp_path / "fit.json"
-    path.write_text(json.dumps(GOOD | change))
+    path.write_text(json.dumps(GOOD | change if change else change))
     with pytest.raises(SettingError, match=noun):
         VerifierChoice(f"fitted:{path}", codec()).build(None)
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{}", "{", '"fit"'])
-def test_a_file_that_holds_no_fit_is_refused(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "fit.json"
-    path.write_text(text)
-    with pytest.raises(SettingError, match="fitted"):
-        Fit.load(path)
-    with pytest.raises(SettingError, match="fitted"):
-        Fit.load(tmp_path / "nowhere.json")

@@ -35,7 +35,7 @@ class Case:
     limits: Limits = ROOMY
     needs_target_step: bool = True
 
-    def config(self, schedule: Schedule) -> SchedulerConfig:
+    def config(self, schedule):
         return SchedulerConfig(
             self.limits,
             schedule,
@@ -45,7 +45,7 @@ class Case:
         )
 
     @property
-    def script(self) -> TextScript:
+    def script(self):
         return TextScript(
             self.targets.split(),
             [text.replace("-", "") for text in self.drafts.split()],
@@ -243,7 +243,7 @@ CASES = [
         for schedule in case.schedules
     ],
 )
-def test_case(case: Case, schedule: Schedule) -> None:
+def test_the_scheduler_emits_what_the_case_says(case, schedule):
     for order in (oldest, newest, shuffled(1), shuffled(2)):
         emitted = ScriptedRun(case.config(schedule), case.script, order).run()
         assert (

@@ -2,16 +2,14 @@
 orders, against a straight-line oracle.
 """
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_cases import cases
 from scheduler_kit import RandomScript, last_aligned, oracle, run_and_check
+from tests_root import cases
 
 from lr.spec.protocol import Limits, Schedule, SchedulerConfig
 from lr.watch.scripted import ScriptedRun, newest, oldest, shuffled
@@ -34,7 +32,7 @@ limits = st.builds(
 
 
 @st.composite
-def configs(draw: st.DrawFn) -> SchedulerConfig:
+def configs(draw):
     schedule = draw(st.sampled_from(Schedule))
     width = draw(st.sampled_from([1, 1, 2, 3]))
     compares = draw(st.sampled_from([True, True, True, False]))
@@ -53,9 +51,7 @@ def configs(draw: st.DrawFn) -> SchedulerConfig:
 
 @settings(max_examples=cases(400), deadline=None)
 @given(script=scripts, config=configs(), seed=st.integers(0, 2**32))
-def test_any_order_gives_what_the_oracle_says(
-    script: RandomScript, config: SchedulerConfig, seed: int
-) -> None:
+def test_any_order_gives_what_the_oracle_says(script, config, seed):
     """Same steps, same origins, same verdicts, same survivors; the books are checked on
     the way, stale events thrown in.
     """
@@ -71,9 +67,7 @@ def test_any_order_gives_what_the_oracle_says(
 @given(
     script=scripts, limits=limits, width=st.integers(1, 3), seed=st.integers(0, 2**32)
 )
-def test_paper_and_depth_emit_the_same_at_any_depth(
-    script: RandomScript, limits: Limits, width: int, seed: int
-) -> None:
+def test_paper_and_depth_emit_the_same_at_any_depth(script, limits, width, seed):
     runs = [
         ScriptedRun(
             SchedulerConfig(limits, schedule, depth, width),
@@ -88,9 +82,7 @@ def test_paper_and_depth_emit_the_same_at_any_depth(
 
 @settings(max_examples=cases(200), deadline=None)
 @given(script=scripts, config=configs(), seed=st.integers(0, 2**32))
-def test_late_drafts_rejected_still_ends_and_keeps_the_books(
-    script: RandomScript, config: SchedulerConfig, seed: int
-) -> None:
+def test_late_drafts_rejected_still_ends_and_keeps_the_books(script, config, seed):
     """What is emitted depends on the order now; everything else holds."""
     config = replace(
         config, schedule=Schedule.DEPTH, reject_late=True, needs_target_step=True
@@ -99,7 +91,7 @@ def test_late_drafts_rejected_still_ends_and_keeps_the_books(
 
 
 @pytest.mark.parametrize("schedule", Schedule)
-def test_the_row_limit_is_used(schedule: Schedule) -> None:
+def test_the_row_limit_is_used(schedule):
     """Never more than the limit is checked above; here, that so many do run. Depth 3,
     width 2: a tree has up to 15 nodes.
     """

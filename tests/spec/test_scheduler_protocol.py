@@ -1,8 +1,6 @@
 """What cannot be is refused and changes nothing; what is stale is ignored; settings are
 checked."""
 
-from __future__ import annotations
-
 import random
 
 import pytest
@@ -12,13 +10,14 @@ from lr.errors import ProtocolError, SettingError
 from lr.spec.protocol import (
     Cancel,
     Drafted,
-    Event,
     Judged,
     Limits,
     NodeId,
     Schedule,
     SchedulerConfig,
     Targeted,
+    Work,
+    WorkKind,
 )
 from lr.spec.scheduler import LookaheadScheduler
 from lr.types import Finish, Step, Verdict
@@ -29,7 +28,7 @@ YES = Verdict(aligned=True, why="told so")
 A_STEP = step_of("a.")
 
 
-def some_run() -> ScriptedRun:
+def some_run():
     """Draft 0:1 is written; in flight are draft 0:2, target 0:0, target 0:1."""
     run = ScriptedRun(
         SchedulerConfig(Limits(20, 5), Schedule.DEPTH, 2),
@@ -53,14 +52,26 @@ def some_run() -> ScriptedRun:
         pytest.param(Targeted(ROOT, step_of("aaaaa.")), id="longer than the limit"),
     ],
 )
-def test_impossible_events_raise_and_change_nothing(event: Event) -> None:
+def test_impossible_events_raise_and_change_nothing(event):
     run, twin = some_run(), some_run()
     with pytest.raises(ProtocolError):
         run.tell(event)
     assert run.run() == twin.run() and run.turns == twin.turns
 
 
-def test_start_comes_first_and_once() -> None:
+def test_the_event_of_cancelled_work_comes_at_most_once():
+    run = some_run()
+    for event in (Drafted(GRANDCHILD, A_STEP), Targeted(CHILD, A_STEP)):
+        run.tell(event)
+    rejected = run.tell(Judged(GRANDCHILD, Verdict(aligned=False, why="told so")))
+    late = Targeted(GRANDCHILD, A_STEP)
+    assert Cancel(Work(WorkKind.TARGET, GRANDCHILD)) in rejected.commands
+    assert run.tell(late).commands == ()
+    with pytest.raises(ProtocolError):
+        run.tell(late)
+
+
+def test_start_comes_first_and_once():
     scheduler = LookaheadScheduler(SchedulerConfig(Limits(9)))
     with pytest.raises(ProtocolError):
         scheduler.handle(Targeted(ROOT, A_STEP))
@@ -69,7 +80,7 @@ def test_start_comes_first_and_once() -> None:
         scheduler.start()
 
 
-def test_stale_events_are_ignored() -> None:
+def test_stale_events_are_ignored():
     """Also after the end: what was cancelled last may still be reported."""
     config = SchedulerConfig(Limits(30), Schedule.DEPTH, 3, 2)
     count = 0
@@ -86,7 +97,7 @@ def test_stale_events_are_ignored() -> None:
     assert count > 20
 
 
-def test_cancelled_work_is_forgotten_once_the_root_has_moved_past_it() -> None:
+def test_cancelled_work_behind_the_root_is_forgotten():
     """Most cancelled work is never reported: a driver drops it."""
     config = SchedulerConfig(Limits(2000), Schedule.DEPTH, 3, 2)
     run = ScriptedRun(config, RandomScript(1, aligned=0.5, eos=0.0), shuffled(1))
@@ -111,12 +122,12 @@ def test_cancelled_work_is_forgotten_once_the_root_has_moved_past_it() -> None:
         ({"reject_late": True, "needs_target_step": False}, "late_drafts is 'reject'"),
     ],
 )
-def test_settings_are_checked(settings: dict[str, object], named: str) -> None:
+def test_settings_are_checked(settings, named):
     with pytest.raises(SettingError, match=named):
-        SchedulerConfig(Limits(9), **settings)  # type: ignore[arg-type]
+        SchedulerConfig(Limits(9), **settings)
 
 
-def test_node_names() -> None:
+def test_a_node_is_named_by_its_place_in_the_tree():
     """The example of the docstring, and back again."""
     child = NodeId(0, 0).child(1, 2)
     assert [str(child.child(j, 2)) for j in range(2)] == ["0:2.2", "0:2.3"]

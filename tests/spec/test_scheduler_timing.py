@@ -18,21 +18,19 @@ from lr.watch.scripted import ScriptedRun, TextScript, text_of
 SYNC, PAPER, DEPTH = Schedule
 
 
-def run_of(
-    targets: str, drafts: str, schedule: Schedule, depth: int, **settings: Any
-) -> ScriptedRun:
+def run_of(targets, drafts, schedule, depth, **settings):
     script = TextScript(targets.split(), drafts.split())
     limits = Limits(100, settings.pop("longest", 100))
     config = SchedulerConfig(limits, schedule, depth, **settings)
     return ScriptedRun(config, script)
 
 
-def in_flight(run: ScriptedRun) -> str:
+def in_flight(run):
     """Sorted: "draft 0:1, target 0:0"."""
     return ", ".join(sorted(f"{work.kind.value} {work.node}" for work in run.work))
 
 
-def complete(run: ScriptedRun, name: str) -> str:
+def complete(run, name):
     """Complete "draft 0:1"; returns what is in flight then."""
     works = {f"{work.kind.value} {work.node}": work for work in run.work}
     run.step(works[name])
@@ -177,7 +175,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.says)
-def test_transcript(case: Case) -> None:
+def test_work_is_in_flight_as_the_transcript_says(case):
     run = run_of(case.targets, case.drafts, case.schedule, case.depth, **case.settings)
     for line in case.transcript.splitlines():
         name, expected = line.strip().split(" -> ")
@@ -185,7 +183,7 @@ def test_transcript(case: Case) -> None:
     assert " ".join(text_of(e.step) for e in run.emitted) == case.emits
 
 
-def test_a_late_draft_leaves_a_correction_of_no_step() -> None:
+def test_a_late_draft_leaves_a_correction_of_no_step():
     run = run_of("a. b$", "A. B$", DEPTH, 2, reject_late=True)
     complete(run, "target 0:0")
     [emitted] = run.emitted
@@ -193,7 +191,7 @@ def test_a_late_draft_leaves_a_correction_of_no_step() -> None:
     assert emitted.verdict and "late" in emitted.verdict.why
 
 
-def test_rows_are_given_out_breadth_first() -> None:
+def test_rows_are_given_out_breadth_first():
     """Synchronous, width 2, depth 2: 7 nodes on 3 rows. The root and its level go
     first; the last wave has only what is still possible: below the first alternative
     nothing is left, below the second the first is accepted.

@@ -1,17 +1,12 @@
 """Where steps end: tables of token streams, and what holds for every segmenter."""
 
-from __future__ import annotations
-
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from reasoner_kit import write_checkpoint
 
 from lr.options import SegmenterName
-from lr.reasoner import Reasoner
 from lr.spec.segmenters import make_segmenter
 
 SEGMENTERS = get_args(SegmenterName)
@@ -77,7 +72,7 @@ FIXED = ["a|b|c#", "a|b", " |\n\n|\n|a#|b", "|a.\n\n|#"]  # three tokens
 CASES = {"blank_line": BLANK_LINES, "sentence": SENTENCES, "fixed": FIXED}
 
 
-def ends_at(tokens: list[bytes], name: SegmenterName, length: int = 3) -> int | None:
+def ends_at(tokens, name, length=3):
     segmenter = make_segmenter(name, lambda i: tokens[i], length)
     return next((i for i in range(len(tokens)) if segmenter.feed(i)), None)
 
@@ -85,7 +80,7 @@ def ends_at(tokens: list[bytes], name: SegmenterName, length: int = 3) -> int | 
 @pytest.mark.parametrize(
     ("name", "text"), [(name, text) for name in CASES for text in CASES[name]]
 )
-def test_where_a_step_ends(name: SegmenterName, text: str) -> None:
+def test_where_a_step_ends(name, text):
     marked = text.split("|")
     ends = [i for i, token in enumerate(marked) if token.endswith("#")]
     tokens = [token.removesuffix("#").encode() for token in marked]
@@ -100,9 +95,7 @@ streams = st.lists(st.sampled_from([*PIECES, "ü".encode()[:1]]), max_size=16)
 
 @pytest.mark.parametrize("name", ["blank_line", "sentence"])
 @given(tokens=streams)
-def test_cutting_bytes_into_other_tokens_moves_no_boundary(
-    name: SegmenterName, tokens: list[bytes]
-) -> None:
+def test_cutting_bytes_into_other_tokens_moves_no_boundary(name, tokens):
     """The byte at which the boundary completes is the same when every byte is a token
     of its own.
     """
@@ -117,39 +110,7 @@ def test_cutting_bytes_into_other_tokens_moves_no_boundary(
 
 @pytest.mark.parametrize("name", SEGMENTERS)
 @given(tokens=streams)
-def test_every_step_has_a_visible_character(
-    name: SegmenterName, tokens: list[bytes]
-) -> None:
+def test_every_step_has_a_visible_character(name, tokens):
     end = ends_at(tokens, name, 2)
     if end is not None:
         assert b"".join(tokens[: end + 1]).strip()
-
-
-@pytest.fixture(scope="module")
-def reasoner(tmp_path_factory: pytest.TempPathFactory) -> Reasoner:
-    folder = tmp_path_factory.mktemp("checkpoints")
-    target = write_checkpoint(folder / "target", seed=1, layers=2)
-    draft = write_checkpoint(folder / "draft", seed=2)
-    return Reasoner(target, draft, "exact", dtype=torch.float64)
-
-
-@pytest.mark.parametrize("segmenter", SEGMENTERS)
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_exact_lookahead_is_plain_decoding(
-    reasoner: Reasoner, segmenter: str, temperature: float
-) -> None:
-    """And the steps are cut at the same places: one seed, one segmentation."""
-    options: dict[str, Any] = {
-        "segmenter": segmenter,
-        "segment_tokens": 7,
-        "temperature": temperature,
-        "max_tokens": 50,
-        "acceptance": "match",
-        "coupling": "shared",
-        "depth": 3,
-    }
-    plain = reasoner.generate("How many?", mode="ar", **options)
-    for mode in ("lr", "lr+sd"):
-        ahead = reasoner.generate("How many?", mode=mode, **options)
-        steps = [step.tokens for step in ahead.steps]
-        assert steps == [step.tokens for step in plain.steps]

@@ -2,16 +2,12 @@
 decision of the page goes both ways, on models with a cache, until no way is left.
 """
 
-from __future__ import annotations
-
 from collections import Counter
-from collections.abc import Callable, Sequence
 from functools import partial
 
 import pytest
 import torch
-from spec_kit import EOS, PROMPT, random_model
-from torch import Tensor
+from toy_kit import EOS, PROMPT, random_model
 
 from lr import speculative
 from lr.engine.runner import ModelRunner
@@ -24,17 +20,17 @@ LENGTH = 3
 class Choices:
     """Runs a function once per way in which its choices can fall."""
 
-    def enumerate(self, run: Callable[[], tuple[int, ...]]) -> Counter[tuple]:
+    def enumerate(self, run):
         """The probability of each result."""
         law = Counter[tuple]()
-        self.waiting: list[list[int]] = [[]]  # ways, by the choices they begin with
+        self.waiting = [[]]  # ways, by the choices they begin with
         while self.waiting:
             self.way = self.waiting.pop()
             self.made, self.weight = 0, 1.0
             law[run()] += self.weight
         return law
 
-    def choose(self, chances: Sequence[float]) -> int:
+    def choose(self, chances):
         if self.made == len(self.way):  # the other possible choices wait
             first, *later = [i for i, chance in enumerate(chances) if chance > 0]
             self.waiting += [[*self.way, i] for i in later]
@@ -44,18 +40,18 @@ class Choices:
         self.weight *= chances[choice]
         return choice
 
-    def sample(self, probs: Tensor, keys: Sequence[int]) -> list[int]:
+    def sample(self, probs, keys):
         return [self.choose(row.tolist()) for row in probs]
 
-    def uniform(self, key: int) -> Choices:
+    def uniform(self, key):
         return self
 
-    def __lt__(self, chance: float) -> bool:
+    def __lt__(self, chance):
         """A uniform number is compared with a chance, once."""
         return bool(self.choose([1 - chance, chance]))
 
 
-def runner(seed: int, vocab_size: int = 3) -> ModelRunner:
+def runner(seed, vocab_size=3):
     model = random_model(seed, vocab_size=vocab_size)
     return ModelRunner(model, num_blocks=40, block_size=2)
 
@@ -69,15 +65,13 @@ def runner(seed: int, vocab_size: int = 3) -> ModelRunner:
         (1, SamplingParams(0.0)),
     ],
 )
-def test_the_page_emits_the_law_of_the_target(
-    draft_seed: int, sampling: SamplingParams, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_page_emits_the_law_of_the_target(draft_seed, sampling, monkeypatch):
     choices = Choices()
     monkeypatch.setattr(speculative, "sample", choices.sample)
     monkeypatch.setattr(speculative, "uniform", choices.uniform)
     draft, target = runner(draft_seed), runner(0)
 
-    def run(k: int) -> tuple[int, ...]:
+    def run(k):
         rounds = speculative.speculative_sampling(
             [2, 0, 1], draft, target, sampling, Stream.root(0), LENGTH, k=k
         )
@@ -90,7 +84,7 @@ def test_the_page_emits_the_law_of_the_target(
     assert draft.cache.pool.num_used == target.cache.pool.num_used == 0
 
 
-def test_at_temperature_0_the_page_is_greedy_decoding() -> None:
+def test_at_temperature_0_the_page_is_greedy_decoding():
     draft, target = runner(1, 12), runner(0, 12)
     rounds = speculative.speculative_sampling(
         PROMPT, draft, target, SamplingParams(0.0), Stream.root(0), 30, frozenset({EOS})
@@ -104,10 +98,8 @@ def test_at_temperature_0_the_page_is_greedy_decoding() -> None:
     assert len(written) == 30 or written[-1] == EOS
 
 
-def test_no_decision_uses_the_number_of_another(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    keys: list[int] = []
+def test_no_decision_uses_the_number_of_another(monkeypatch):
+    keys = []
     monkeypatch.setattr(speculative, "uniform", lambda key: keys.append(key) or 0.7)
     models = runner(1, 12), runner(0, 12)
     sampling = SamplingParams(1.0)
@@ -117,6 +109,6 @@ def test_no_decision_uses_the_number_of_another(
     assert len(keys) > 20 and len(set(keys)) == len(keys)
 
 
-def test_the_residual_of_equal_distributions_is_p() -> None:
+def test_the_residual_of_equal_distributions_is_p():
     p = torch.tensor([0.25, 0.75])
     assert speculative.residual(p, p).equal(p)

@@ -2,27 +2,19 @@
 accepted or cut.
 """
 
-from __future__ import annotations
-
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
-from typing import Any
 
 import pytest
-import torch
-from drafter_kit import DRAFTERS, RULES, fits, runner_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
-from spec_kit import (
-    EOS,
+from token_kit import DRAFTERS, RULES, fits, runner_of
+from toy_kit import (
     PROMPT,
-    KitWriter,
     decode_plainly,
     random_model,
-    rows_per_forward,
     tokens_of,
     writer,
 )
@@ -30,21 +22,17 @@ from spec_kit import (
 from lr.errors import SettingError
 from lr.spec.acceptance import BlockRule
 from lr.spec.drafters import ModelDrafter, TreeDrafter
-from lr.spec.proposal import Proposal
 from lr.spec.protocol import Limits
 from lr.spec.sampling import distribution
-from lr.spec.token_sd import Context, Drafter, Speculation, run_target
-from lr.trace import TokenRound, Trace
-from lr.types import Coupling, Finish, Role, SamplingParams, Step
+from lr.spec.token_sd import Speculation
+from lr.types import Coupling, Role, SamplingParams
 
 MODELS = [random_model(seed) for seed in (0, 1, 3)]
 LIMITS = Limits(40, 14)
 PAIRS = [(name, rule) for name in DRAFTERS for rule in RULES if fits(name, rule)]
 
 
-def speculating(
-    model: int, drafter: Drafter, rule: str, k: int, **options: Any
-) -> KitWriter:
+def speculating(model, drafter, rule, k, **options):
     target = writer(Role.TARGET, MODELS[model], **options)
     speculation = Speculation(drafter, RULES[rule], k)
     target.config = replace(target.config, speculation=speculation)
@@ -52,20 +40,20 @@ def speculating(
 
 
 @cache
-def plain(model: int, limits: Limits = LIMITS, **options: Any) -> list[int]:
+def plain(model, limits=LIMITS, **options):
     target = writer(Role.TARGET, MODELS[model], **options)
     return tokens_of(decode_plainly(PROMPT, target, limits))
 
 
 @pytest.mark.parametrize(("name", "rule"), PAIRS)
-def test_greedy_speculation_is_greedy_decoding(name: str, rule: str) -> None:
+def test_greedy_speculation_is_greedy_decoding(name, rule):
     """k up to 8, random models, fp64: not one token differs, under any rule and
     drafter."""
     for k in (1, 3, 8):
         model = k % len(MODELS)
         target = speculating(model, DRAFTERS[name](SamplingParams(0.0)), rule, k)
         assert tokens_of(decode_plainly(PROMPT, target, LIMITS)) == plain(model)
-        assert target.runner.cache.pool.num_used == 0  # type: ignore[attr-defined]
+        assert target.runner.cache.pool.num_used == 0
 
 
 LAWS = [
@@ -80,7 +68,7 @@ FALSE_ALARM = 1e-6 / (2 * len(LAWS))
 
 
 @pytest.mark.parametrize(("name", "rule"), LAWS)
-def test_the_law_of_two_tokens(name: str, rule: str) -> None:
+def test_the_law_of_two_tokens(name, rule):
     """Thousands of two-token continuations of one prompt at temperature 1, in batches
     of forks, against the target's own rows.
 
@@ -92,7 +80,7 @@ def test_the_law_of_two_tokens(name: str, rule: str) -> None:
     target = speculating(0, drafter, rule, 3, temperature=1.0, seed=11, num_blocks=800)
     root = target.runner.open(PROMPT)
     first = law_after(target, PROMPT)
-    steps: list[tuple[int, ...]] = []
+    steps = []
     for batch in range(30):
         branches = [target.runner.fork(root) for _ in range(100)]
         jobs = [target.job(b, batch * 100 + i, 2) for i, b in enumerate(branches)]
@@ -105,12 +93,12 @@ def test_the_law_of_two_tokens(name: str, rule: str) -> None:
     assert agrees(second, [step[1] for step in steps if step[0] == token])
 
 
-def law_after(target: KitWriter, tokens: list[int]) -> torch.Tensor:
+def law_after(target, tokens):
     [logits] = target.runner.forward([target.runner.open(tokens)])
     return distribution(logits[None], target.config.sampling)[0]
 
 
-def agrees(law: torch.Tensor, drawn: list[int]) -> bool:
+def agrees(law, drawn):
     """Pearson's test, tokens with an expectation below 5 counted as one."""
     expected = (law / law.sum() * len(drawn)).tolist()
     counts = Counter(drawn)
@@ -133,9 +121,7 @@ def agrees(law: torch.Tensor, drawn: list[int]) -> bool:
     temperature=st.sampled_from([0.6, 1.3]),
 )
 @settings(max_examples=6, deadline=None)
-def test_matching_emits_what_plain_decoding_draws(
-    name: str, seed: int, k: int, model: int, temperature: float
-) -> None:
+def test_matching_emits_what_plain_decoding_draws(name, seed, k, model, temperature):
     """At any temperature: sample matching uses the keys of plain decoding, so
     speculation changes no token.
     """
@@ -147,17 +133,17 @@ def test_matching_emits_what_plain_decoding_draws(
 
 
 @pytest.mark.parametrize(("name", "rule"), PAIRS)
-def test_branches_of_a_batch_do_not_influence_each_other(name: str, rule: str) -> None:
+def test_branches_of_a_batch_do_not_influence_each_other(name, rule):
     """A batch gives what separate runs give, and permuting it permutes the outputs,
     though each branch accepts another length.
     """
     prompts = [[5, 6, 7], [8], [5, 6, 5, 6, 5], [9, 0, 9, 0, 9, 0, 9]]
 
-    def run(order: list[int]) -> list[list[Step]]:
+    def run(order):
         drafter = DRAFTERS[name](SamplingParams(0.9))
         target = speculating(0, drafter, rule, 4, temperature=0.9, seed=3)
         branches = [target.runner.open(prompts[i]) for i in order]
-        written: list[list[Step]] = [[] for _ in order]
+        written = [[] for _ in order]
         for index in range(2):
             rows = zip(order, branches, strict=True)
             jobs = [target.job(branch, 100 * i + index, 14) for i, branch in rows]
@@ -171,106 +157,7 @@ def test_branches_of_a_batch_do_not_influence_each_other(name: str, rule: str) -
     assert [run([i])[0] for i in range(4)] == together
 
 
-def test_forked_rows_are_followed_by_the_draft() -> None:
-    """A new branch is met by a fork of the draft's; closing it gives the draft's blocks
-    back too.
-    """
-    drafter = ModelDrafter(runner_of(MODELS[1]), SamplingParams(0.0))
-    target = speculating(0, drafter, "reject", 3)
-    root = target.runner.open(PROMPT)
-    target.write([target.job(root, 0, 14)])
-    twin = target.runner.fork(root)
-    twin.append(8)
-    branches = [root, twin]
-    steps = target.write([target.job(branch, 1, 14) for branch in branches])
-    alone = writer(Role.TARGET, MODELS[0])
-    for branch, step in zip(branches, steps, strict=True):
-        again = alone.runner.open(branch.tokens[: len(branch) - len(step.tokens)])
-        assert alone.write([alone.job(again, 1, 14)]) == [step]
-        target.close(branch)
-    assert drafter.runner.cache.pool.num_used == 0  # type: ignore[attr-defined]
-
-
-class Prophet(Drafter):
-    """Proposes the true continuation, so that ends and boundaries fall inside accepted
-    runs. Silent on texts shorter than `start`."""
-
-    name = "prophet"
-
-    def __init__(self, text: list[int], start: int = 0) -> None:
-        self.text = text
-        self.start = start
-
-    def propose(self, contexts: Sequence[Context], k: int) -> list[Proposal]:
-        proposals = []
-        for context in contexts:
-            length = len(context.tokens)
-            depth = min(k, context.limit) if length >= self.start else 0
-            proposals.append(Proposal.chain(self.text[length : length + depth]))
-        return proposals
-
-
-@cache
-def ending_seed() -> tuple[int, list[int]]:
-    """A seed at which plain sampling begins with a step of at least 9 tokens and ends
-    its text after at least 16, and that text.
-    """
-    for seed in range(500):
-        target = writer(Role.TARGET, MODELS[0], temperature=1.2, seed=seed)
-        emitted = list(decode_plainly(PROMPT, target, LIMITS))
-        text = tokens_of(emitted)
-        if text[-1] == EOS and len(text) >= 16 and len(emitted[0].step.tokens) >= 9:
-            return seed, text
-    raise AssertionError("no such seed")
-
-
-@pytest.mark.parametrize("k", [1, 2, 4, 8])
-def test_the_end_of_text_and_boundaries_inside_accepted_runs(k: int) -> None:
-    """Everything proposed is right, junk after the end included: nothing after the end
-    or the boundary is emitted, at any offset.
-    """
-    seed, text = ending_seed()
-    ended_inside = 0
-    for shift in range(k + 1):  # moves the end through every place of the block
-        trace = Trace()
-        prophet = Prophet([*PROMPT, *text, *[5] * 9], start=len(PROMPT) + shift)
-        target = speculating(
-            0, prophet, "match", k, temperature=1.2, seed=seed, trace=trace
-        )
-        emitted = list(decode_plainly(PROMPT, target, LIMITS))
-        assert tokens_of(emitted) == text
-        assert emitted[-1].step.finish is Finish.EOS
-        rounds = [event for _, event in trace.events if isinstance(event, TokenRound)]
-        ended_inside += any(r.emitted <= r.accepted for r in rounds)
-    assert ended_inside
-
-
-@pytest.mark.parametrize("budget", range(1, 12))
-def test_the_budget_is_never_overshot(budget: int) -> None:
-    limits = Limits(budget, 14)
-    target = speculating(1, Prophet(PROMPT + plain(1)), "reject", 6)
-    emitted = tokens_of(decode_plainly(PROMPT, target, limits))
-    assert emitted == plain(1, limits) and len(emitted) <= budget
-
-
-def test_one_look_is_one_forward_and_reads_every_node() -> None:
-    trace = Trace()
-    runner = writer(Role.TARGET, MODELS[0], trace=trace).runner
-    chain = Proposal.chain((5, 6))
-    tree = Proposal((5, 6, 7, 8), (-1, -1, 0, 0))
-    branches = [runner.open([5, 6, 7, 8, 9]), runner.open([6, 5])]
-    [(chain_rows, _), (rows, _)] = run_target(runner, branches, [chain, tree])
-    assert len(chain_rows) == 3 and len(rows) == 5
-    # It reads the tree's prompt; then a chain and three paths are one forward.
-    assert rows_per_forward(trace, Role.TARGET) == [(1, 1), (4, 7 + 3 + 3 + 2)]
-    for node in range(-1, 4):
-        fresh = writer(Role.TARGET, MODELS[0]).runner
-        text = [6, 5, *(tree.tokens[i] for i in tree.path(node))]
-        [expected] = fresh.forward([fresh.open(text)])
-        torch.testing.assert_close(rows[node + 1], expected, rtol=0, atol=1e-12)
-
-
-def test_what_a_rule_cannot_take_is_refused() -> None:
+def test_what_a_rule_cannot_take_is_refused():
     """For block verification noise that is drawn twice, and trees."""
     runner = runner_of(MODELS[0])
     shared = ModelDrafter(runner, SamplingParams(1.0), coupling=Coupling.SHARED)

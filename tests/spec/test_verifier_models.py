@@ -1,22 +1,27 @@
 """Verifiers that ask a model: reading an answer, keeping prefixes, and the judge, the
 score and the likelihood on random models."""
 
-from __future__ import annotations
-
-import pickle
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from verifier_kit import ADD, ADD_OTHERWISE, ADD_WRONG, FACT, Watched, codec, pair
+from verifier_kit import (
+    ADD,
+    ADD_OTHERWISE,
+    ADD_WRONG,
+    FACT,
+    PROMPT,
+    Watched,
+    codec,
+    judge,
+    pair,
+    score,
+)
 
 from lr.errors import ContextError, OutOfBlocks, SettingError
 from lr.model.codec import Codec
-from lr.spec.verifiers.base import Pair, verdicts_of
+from lr.spec.verifiers.base import verdicts_of
 from lr.spec.verifiers.judge import (
     JUDGE_PROMPT,
     AnswerTokens,
@@ -29,11 +34,9 @@ from lr.spec.verifiers.judge import (
 from lr.spec.verifiers.named import (
     SCORE_QUESTION,
     ScoreReading,
-    ScoreVerifier,
 )
 from lr.tiny.vocabulary import build_tokenizer
 
-PROMPT = "Which of the two has more coins than the other?\n\n{first}\n\n{second}"
 TEXTS = [(ADD_OTHERWISE, ADD), (ADD_WRONG, ADD), (FACT, ADD), (ADD, FACT)]
 PAIRS = [pair(draft, target) for draft, target in TEXTS]
 
@@ -41,15 +44,14 @@ PAIRS = [pair(draft, target) for draft, target in TEXTS]
 # Answers
 
 
-def test_one_token_tells_the_answers_apart() -> None:
-    assert AnswerTokens.of([[1, 2], [3, 2]]) == AnswerTokens((), (1, 3))
+def test_one_token_tells_the_answers_apart():
     assert AnswerTokens.of([[5, 1], [5, 2, 9]]) == AnswerTokens((5,), (1, 2))
     for answers in ([[1], [1]], [[1, 2], [1, 3], [4]], [[5], [5, 2]]):
         with pytest.raises(SettingError, match="answers"):
             AnswerTokens.of(answers)
 
 
-def test_reading_an_answer() -> None:
+def test_reading_an_answer():
     rows = torch.tensor([[0.5, 0.2, 0.3], [0.1, 0.9, 0.0]]).log()
     [(shares, mass), (_, second_mass)] = AnswerTokens((), (0, 1)).read(rows)
     assert shares == pytest.approx([5 / 7, 2 / 7])
@@ -74,9 +76,7 @@ ROWS = st.tuples(
     slots=st.integers(1, 3),
     num_blocks=st.sampled_from([12, 200]),
 )
-def test_kept_prefixes_change_nothing_but_the_work(
-    calls: list[list[tuple[list[int], int, int]]], slots: int, num_blocks: int
-) -> None:
+def test_kept_prefixes_change_nothing_but_the_work(calls, slots, num_blocks):
     """Rows over two tokens, so that much is shared: the logits are those of rows run
     alone, and never more than `slots` are kept."""
     watched, alone = Watched(num_blocks=num_blocks, block_size=2), Watched()
@@ -96,7 +96,7 @@ def test_kept_prefixes_change_nothing_but_the_work(
     assert watched.num_used == 0
 
 
-def test_a_growing_chain_is_computed_once() -> None:
+def test_a_growing_chain_is_computed_once():
     watched = Watched()
     prefixes = PrefixCache(watched.runner)
     chain = [5, 6, 7]
@@ -107,7 +107,7 @@ def test_a_growing_chain_is_computed_once() -> None:
     assert watched.forwards == [(1, 5), (1, 3 + 2), (1, 2 + 2)]
 
 
-def test_rows_that_do_not_fit_fail_alone_and_leave_nothing_behind() -> None:
+def test_rows_that_do_not_fit_fail_alone():
     watched = Watched(num_blocks=4, block_size=2)
     prefixes = PrefixCache(watched.runner)
     prefixes.logits([PromptRow([1, 2, 3], keep=3)])
@@ -124,15 +124,7 @@ def test_rows_that_do_not_fit_fail_alone_and_leave_nothing_behind() -> None:
 # The judge
 
 
-def judge(watched: Watched, threshold: float = 0.5) -> JudgeVerifier:
-    verifier = JudgeVerifier(
-        watched.prompted, codec().decode, threshold=threshold, prompt=PROMPT
-    )
-    verifier.least_mass = 0.0  # a random model nearly always answers something else
-    return verifier
-
-
-def test_the_prompts_text() -> None:
+def test_the_prompts_text():
     prompt = fill_prompt(JUDGE_PROMPT, "x = {1}", "y = {second}")
     assert "<version A>\nx = {1}\n</version A>" in prompt  # braces of a step are text
     assert "{{" not in prompt and "}}" not in prompt
@@ -140,7 +132,7 @@ def test_the_prompts_text() -> None:
 
 
 @pytest.mark.parametrize("braces", ['{"aligned": true}', r"\boxed{}", "{0} {{x}} {"])
-def test_braces_in_a_prompt_are_text(braces: str) -> None:
+def test_braces_in_a_prompt_are_text(braces):
     prompt = f"Answer as {braces}: {{first}} or {{second}}"
     assert (
         fill_prompt(prompt, "{second}", "b") == f"Answer as {braces}: {{second}} or b"
@@ -159,9 +151,7 @@ def test_braces_in_a_prompt_are_text(braces: str) -> None:
         ("I think", False),
     ],
 )
-def test_a_judge_whose_template_opens_a_thought_is_refused(
-    ending: str, thinks: bool
-) -> None:
+def test_a_judge_whose_template_opens_a_thought_is_refused(ending, thinks):
     tokenizer = build_tokenizer()
     tokenizer.chat_template += ending
     thinker = PromptedModel(Watched().runner, Codec(tokenizer, name="thinker"))
@@ -172,22 +162,12 @@ def test_a_judge_whose_template_opens_a_thought_is_refused(
         JudgeVerifier(thinker, codec().decode)
 
 
-def test_threads_take_turns_at_one_judge() -> None:
-    verifier = judge(Watched())
-    expected = [verdict.aligned for verdict in verifier.judge(PAIRS)]
-    with ThreadPoolExecutor(4) as threads:
-        answers = list(threads.map(verifier.judge, [PAIRS] * 40))
-    assert all([v.aligned for v in verdicts] == expected for verdicts in answers)
-    again = pickle.loads(pickle.dumps(verifier.answers))
-    assert again == verifier.answers and "lock" not in vars(verifier.prefixes)
-
-
-def test_the_score_is_the_share_of_the_first_differing_token() -> None:
+def test_the_score_is_the_share_of_the_first_differing_token():
     """Against a forward of the whole prompt, written out by hand."""
     encode = codec().encode
     reference = Watched()
     answers = [encode(answer)[0] for answer in ("aligned]", "unaligned]")]
-    verdicts = judge(Watched()).judge(PAIRS)
+    verdicts = judge().judge(PAIRS)
     for (draft, target), verdict in zip(TEXTS, verdicts, strict=True):
         question = PROMPT.format(first=target, second=draft)
         text = f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n["
@@ -197,9 +177,9 @@ def test_the_score_is_the_share_of_the_first_differing_token() -> None:
         assert verdict.aligned == (verdict.score >= 0.5)
 
 
-def test_pairs_that_are_ready_together_are_one_batch_and_share_the_head() -> None:
+def test_pairs_of_one_call_are_one_batch_and_share_the_head():
     watched = Watched()
-    verifier = judge(watched)
+    verifier = judge(watched.prompted)
     head = verifier.head
     assert head >= 12
     lengths = [len(verifier.row(target, draft)) - head for draft, target in TEXTS]
@@ -213,13 +193,11 @@ def test_pairs_that_are_ready_together_are_one_batch_and_share_the_head() -> Non
 
 
 @pytest.mark.parametrize(("num_blocks", "fits"), [(40, True), (3, False)])
-def test_a_batch_that_does_not_fit_is_judged_in_parts_or_rejected(
-    num_blocks: int, fits: bool
-) -> None:
+def test_a_batch_too_large_is_judged_in_parts_or_rejected(num_blocks, fits):
     watched = Watched(num_blocks=num_blocks)
-    verdicts = verdicts_of(judge(watched), PAIRS)
+    verdicts = verdicts_of(judge(watched.prompted), PAIRS)
     if fits:
-        usual = [v.score for v in judge(Watched()).judge(PAIRS)]
+        usual = [v.score for v in judge().judge(PAIRS)]
         assert [v.score for v in verdicts] == pytest.approx(usual, rel=1e-9)
     else:
         assert all(v.failed and not v.aligned for v in verdicts)
@@ -229,19 +207,11 @@ def test_a_batch_that_does_not_fit_is_judged_in_parts_or_rejected(
 # The score
 
 
-def score(
-    watched: Watched, reading: ScoreReading = ScoreReading.EXPECTED
-) -> ScoreVerifier:
-    verifier = ScoreVerifier(watched.prompted, threshold=4.5, reading=reading)
-    verifier.least_mass = 0.0
-    return verifier
-
-
 @pytest.mark.parametrize("reading", ScoreReading)
-def test_the_score_is_read_from_the_ten_digits(reading: ScoreReading) -> None:
+def test_the_score_is_read_from_the_ten_digits(reading):
     encode = codec().encode
     digits = [encode(f" {digit}")[0] for digit in range(10)]
-    verdicts = score(Watched(), reading).judge(PAIRS)
+    verdicts = score(reading=reading).judge(PAIRS)
     for pair_, verdict in zip(PAIRS, verdicts, strict=True):
         row = [*pair_.prefix, *pair_.draft.tokens, *encode(SCORE_QUESTION)]
         p = Watched().last_logits(row).softmax(-1)[digits]
@@ -252,25 +222,10 @@ def test_the_score_is_read_from_the_ten_digits(reading: ScoreReading) -> None:
         assert verdict.aligned == (verdict.score >= 4.5)
 
 
-def test_a_score_computes_a_chain_once() -> None:
-    watched = Watched()
-    verifier = score(watched)
-    question = len(codec().encode(SCORE_QUESTION))
-    first = pair(ADD)
-    chain = (*first.prefix, *first.draft.tokens)
-    second = Pair(chain, pair(FACT).draft)
-    verifier.judge([first])
-    verifier.judge([second])
-    lengths = [len(chain) + question, len(second.draft.tokens) + question]
-    assert watched.forwards == [(1, length) for length in lengths]
-
-
 @pytest.mark.parametrize("make", [judge, score])
-def test_an_answer_in_other_words_is_no_verdict(
-    make: Callable[[Watched], JudgeVerifier | ScoreVerifier],
-) -> None:
+def test_an_answer_in_other_words_is_no_verdict(make):
     """Three in a row, and the judge is refused by name."""
-    verifier = make(Watched())
+    verifier = make()
     verifier.least_mass = 0.9
     verdicts = verifier.judge(PAIRS[:2])
     assert all(v.failed and not v.aligned and v.score is None for v in verdicts)

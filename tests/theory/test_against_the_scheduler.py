@@ -6,8 +6,6 @@ there is. So one deterministic stage is simulated for each X, and weighing them 
 P(X) = a^X (1 - a) gives the speedup of the scheduler without any sampling.
 """
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np
@@ -15,24 +13,21 @@ import pytest
 from theory_kit import Replay, stage
 
 from lr.spec.protocol import Schedule, SchedulerConfig, WorkKind
-from lr.theory.acceptance import tree_rows
 from lr.theory.asynchronous import (
     async_parallelism,
-    lr_async_speedup,
     stage_times,
 )
-from lr.theory.distributions import Bernoulli, Constant
+from lr.theory.distributions import Constant
 from lr.theory.formula_vs_simulation import FORMULAS, Point
-from lr.theory.hybrid import hybrid_speedup
 from lr.theory.simulate import ENDLESS, World, simulate
-from lr.theory.synchronous import lr_sync_cycle_speedup, lr_sync_speedup, sd_speedup
+from lr.theory.synchronous import lr_sync_cycle_speedup, lr_sync_speedup
 
 WINDOWS = {"paper": Schedule.PAPER, "depth": Schedule.DEPTH}
 POINT = Point(0.35, 0.25, 3, 0.2, 0.05, 3, 2.0, 0.3, 0.2, 1500, 1)
 
 
 @pytest.mark.parametrize("window", ["paper", "depth"])
-def test_stage_times_exactly(window) -> None:
+def test_stage_times_exactly(window):
     """The scheduler's stage times are those of the recurrences to 1e-12. Their mean over
     X is the closed form, by enumeration (`test_closed_forms.py`).
     """
@@ -42,7 +37,7 @@ def test_stage_times_exactly(window) -> None:
         assert np.abs(times - stage_times(window, k, c, 18, v)).max() < 1e-12
 
 
-def test_the_synchronous_scheduler_obeys_algorithm_1_and_not_the_text() -> None:
+def test_the_synchronous_scheduler_obeys_algorithm_1():
     """g drafts, g + 1 target steps in flight (the paper's text: k1 = gamma1), min(X, g)
     + 1 steps: convention B, whatever X is.
     """
@@ -64,7 +59,7 @@ def test_the_synchronous_scheduler_obeys_algorithm_1_and_not_the_text() -> None:
                 assert lr_sync_speedup(a, g + 1, c) == pytest.approx(speedup, rel=1e-12)
 
 
-def test_parallel_target_steps_exactly() -> None:
+def test_parallel_target_steps_exactly():
     for k, c in product((1, 2, 4, 7), (0.1, 0.2, 0.3, 0.5, 0.9)):
         for window, schedule in WINDOWS.items():
             peak = stage(schedule, k, 20, c).workers[WorkKind.TARGET].peak
@@ -72,33 +67,9 @@ def test_parallel_target_steps_exactly() -> None:
 
 
 @pytest.mark.parametrize("formula", FORMULAS, ids=lambda formula: formula.name)
-def test_every_formula_of_lr_theory_agrees_with_the_clock(formula) -> None:
+def test_every_formula_of_lr_theory_agrees_with_the_clock(formula):
     """Within 6 standard errors."""
     value = formula.value(POINT)
     assert value > 0
     simulated = formula.simulated(POINT)
     assert abs(simulated.value - value) < 6 * simulated.error + 1e-9
-
-
-def test_a_tree_of_alternatives_has_its_rows() -> None:
-    config = SchedulerConfig(ENDLESS, Schedule.SYNC, 2, width=2)
-    outcome = simulate(config, World(Bernoulli(0.4), draft_workers=None), 50)
-    assert outcome.workers[WorkKind.TARGET].peak == tree_rows(2, 2)
-
-
-def test_the_product_exactly() -> None:
-    """If the inner speculation makes draft and target g times as fast, lookahead on top
-    of it is g times as fast: time is scaled.
-    """
-    g = sd_speedup(0.6, 3, 0.1)
-    config = SchedulerConfig(ENDLESS, Schedule.PAPER, 3)
-    outcomes = Replay([True, True, False])
-
-    def seconds(faster: float) -> float:
-        target, draft = Constant(1 / faster), Constant(0.2 / faster)
-        return simulate(config, World(outcomes, target, draft), 30).seconds
-
-    assert seconds(1) / seconds(g) == pytest.approx(g, rel=1e-12)
-    product_of_both = g * lr_async_speedup(0.6, 3, 0.2)
-    hybrid = hybrid_speedup(0.6, 0.6, 0.2, 0.1, 3, 4, "async")
-    assert hybrid == pytest.approx(product_of_both, rel=1e-12)

@@ -1,7 +1,5 @@
 """The fits to the paper's tables."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -23,7 +21,7 @@ from lr.theory.synchronous import sd_speedup
     ("pair", "c", "v", "r_squared"),
     [("r1", 0.199, 0.284, 0.914), ("qwen3", 0.406, 0.217, 0.753)],
 )
-def test_table_1_fitted(pair: str, c: float, v: float, r_squared: float) -> None:
+def test_table_1_fitted(pair, c, v, r_squared):
     """One c and one v explain the seven speedups to 0.09; v = 0 explains none."""
     alpha = np.array(TABLE_1[pair].acceptance)
     printed = np.array(TABLE_1[pair].lookahead)
@@ -41,7 +39,7 @@ def test_table_1_fitted(pair: str, c: float, v: float, r_squared: float) -> None
     ("number", "p", "q"),
     [(0, 0.35, 0.20), (1, 0.28, 0.205), (2, 0.36, 0.41), (3, 0.23, 0.274)],
 )
-def test_table_3_needs_correlated_siblings(number: int, p: float, q: float) -> None:
+def test_table_3_needs_correlated_siblings(number, p, q):
     """Beta fits to 0.02; independence is off by up to 0.3, and by more the more
     alternatives there are.
     """
@@ -57,14 +55,14 @@ def test_table_3_needs_correlated_siblings(number: int, p: float, q: float) -> N
 
 
 @pytest.mark.parametrize("pair", TABLE_1)
-def test_token_acceptance_gives_the_printed_speedup(pair: str) -> None:
+def test_token_acceptance_gives_the_printed_speedup(pair):
     table = TABLE_1[pair]
     for column, dataset in enumerate(DATASETS):
         speedup = sd_speedup(token_acceptance(table, dataset), 8, 0.0)
         assert speedup == pytest.approx(table.tokens[column])
 
 
-def test_the_rates_that_the_documents_name() -> None:
+def test_the_rates_that_the_documents_name():
     """`lr experiment speedup --drawn 0.5 0.24`."""
     qwen3 = TABLE_1["qwen3"]
     assert qwen3.acceptance[DATASETS.index("GSM8K")] == 0.5

@@ -1,7 +1,5 @@
 """`scripts/peers/law.py`: the enumerator, on a rule whose law is known."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from peers.law import law
@@ -9,11 +7,11 @@ from peers.law import law
 from lr.spec.acceptance import accept_prob, residual
 
 
-def test_the_enumerator_finds_the_law_of_our_rule() -> None:
+def test_the_enumerator_finds_the_law_of_our_rule():
     p = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
     q = torch.tensor([0.1, 0.6, 0.3], dtype=torch.float64)
 
-    def one_token(keep: float) -> int:
+    def one_token(keep):
         draft = int(torch.multinomial(q, 1))
         chance = keep * accept_prob(float(p[draft]), float(q[draft]))
         if torch.rand(1) <= chance:

@@ -1,16 +1,13 @@
 """Rejection sampling on whole steps keeps the target's distribution over steps, by
 enumeration of all steps of a small world."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import pytest
 import torch
-from acceptance_kit import pair as models_of
-from torch import Tensor
+from token_kit import pair as models_of
 
-from lr.theory.exact import Model, step_rejection
+from lr.theory.exact import step_rejection
 
 V, LONGEST = 3, 3
 ENDED = [
@@ -20,7 +17,7 @@ CUT = list(product(range(1, V), repeat=LONGEST))
 """All steps: they end with token 0, or are cut at `LONGEST` tokens."""
 
 
-def step_law(model: Model) -> Tensor:
+def step_law(model):
     """The probability of each step under a model."""
     chances = []
     for step in (*ENDED, *CUT):
@@ -31,7 +28,7 @@ def step_law(model: Model) -> Tensor:
 
 @pytest.mark.parametrize("kind", ["random", "zeros", "equal"])
 @pytest.mark.parametrize("seed", range(3))
-def test_the_emitted_step_has_the_targets_distribution(seed: int, kind: str) -> None:
+def test_the_emitted_step_has_the_targets_distribution(seed, kind):
     """All draft steps and all attempts added up; a cut draft is always rejected."""
     p, q = map(step_law, models_of(kind, seed, V))
     q[len(ENDED) :] = 0.0
@@ -45,7 +42,7 @@ def test_the_emitted_step_has_the_targets_distribution(seed: int, kind: str) -> 
         assert float((plain - p).abs().max()) > 1e-3
 
 
-def test_equal_steps_are_always_accepted() -> None:
+def test_equal_steps_are_always_accepted():
     p = torch.tensor([0.5, 0.25, 0.25], dtype=torch.float64)
     emitted, attempts = step_rejection(p, p)
     assert torch.equal(emitted, p) and attempts == 0

@@ -2,8 +2,6 @@
 they end. Seeds are fixed.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -17,9 +15,7 @@ from lr.theory.hybrid import (
 from lr.theory.synchronous import lr_sync_speedup
 
 
-def bests(
-    a1, a2, c1, c2, budget: int, asynchronous: bool
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def bests(a1, a2, c1, c2, budget, asynchronous):
     """(best with k1, k2 >= 2, best with k1 = 1, best with k2 = 1) [points], over all
     integers within the budget.
 
@@ -39,7 +35,7 @@ def bests(
 
 
 @pytest.mark.parametrize("budget", [16, 18, 24, 32])
-def test_theorem_4_by_brute_force(budget: int) -> None:
+def test_theorem_4_by_brute_force(budget):
     """In the box the hybrid beats both pure methods: 1500 random points, a third of
     them near the corners, and the worst corner.
     """
@@ -55,7 +51,7 @@ def test_theorem_4_by_brute_force(budget: int) -> None:
     assert np.all(hybrid > np.maximum(tokens, steps))
 
 
-def test_theorem_4_ends_at_a_budget_of_10() -> None:
+def test_theorem_4_ends_at_a_budget_of_10():
     """The worst corner (a1 -> 0.8, a2 -> 0.52, c1 -> 0, c2 -> 0.2): 16 rows and 12
     suffice, 10 do not, the hybrid loses.
     """
@@ -76,7 +72,7 @@ def test_theorem_4_ends_at_a_budget_of_10() -> None:
 
 
 @pytest.mark.parametrize("budget", [4, 6, 8, 12, 16])
-def test_theorem_3_by_brute_force(budget: int) -> None:
+def test_theorem_3_by_brute_force(budget):
     """Its four claims at the points among 4000 random ones at which it applies."""
     points = np.random.default_rng(budget).random((4, 4000))
     points = points[:, theorem3(*points, budget).premise]
@@ -90,17 +86,7 @@ def test_theorem_3_by_brute_force(budget: int) -> None:
     assert np.all(steps[~says.eight] >= np.maximum(hybrid, tokens)[~says.eight])
 
 
-def test_outside_of_theorem_3_the_hybrid_can_lose() -> None:
-    """A draft as slow as it is good (a1 <= c1) is no use: token-level speculation alone
-    is best, at every budget.
-    """
-    assert not theorem3(0.3, 0.8, 0.4, 0.05, 16).hybrid
-    split = best_split(0.3, 0.8, 0.4, 0.05, 16)
-    assert split.k1 == 1 and not split.hybrid_wins
-    assert not theorem3(0.7, 0.7, 0.1, 0.1, 5).hybrid  # odd: the theorem says nothing
-
-
-def test_lemma_6() -> None:
+def test_lemma_6_bounds_the_threshold_of_theorem_3():
     """What the proof of Theorem 3 needs of condition (6)."""
     y = np.linspace(1e-6, 1 - 1e-6, 400_001)
     values = 2 - y + (y - 2 + 1 / y) * np.log1p(-y)

@@ -1,11 +1,9 @@
 """The tiny judge's training data: its pairs and its rows."""
 
-from __future__ import annotations
-
 import random
 
 from tiny_training.checkpoint import tiny_config
-from tiny_training.judge import RUNNING_WEIGHT, JudgeRows, pairs_from_runs
+from tiny_training.judge import RUNNING_WEIGHT, JudgeRows
 from tiny_training.pairs import change, grammar_pair
 from tiny_training.trainer import fresh_model
 
@@ -21,7 +19,7 @@ TOKENIZER = build_tokenizer()
 PAIRS = [grammar_pair(i, seed=3) for i in range(600)]
 
 
-def test_pairs_are_labelled_by_the_oracle_and_balanced() -> None:
+def test_pairs_are_labelled_by_the_oracle_and_balanced():
     for i, pair in enumerate(PAIRS):
         assert pair.same == same_meaning(pair.first, pair.second) == (i % 2 == 0)
         assert pair.first != pair.second
@@ -29,7 +27,7 @@ def test_pairs_are_labelled_by_the_oracle_and_balanced() -> None:
     assert PAIRS[:5] != [grammar_pair(i, seed=4) for i in range(5)]
 
 
-def test_a_change_changes_the_meaning_and_stays_in_the_language() -> None:
+def test_a_change_changes_the_meaning_and_stays_in_the_language():
     rng = random.Random(0)
     for i in range(40):
         for step in problem(Split.TRAIN, i).steps:
@@ -38,7 +36,7 @@ def test_a_change_changes_the_meaning_and_stays_in_the_language() -> None:
             assert parse(render(changed, Style.DRAFT, rng)) == changed
 
 
-def test_a_row_is_what_the_verifier_asks_and_the_answer() -> None:
+def test_a_row_is_what_the_verifier_asks_and_the_answer():
     codec = Codec(TOKENIZER, name="tiny")
     model = fresh_model(tiny_config(1, len(TOKENIZER)), seed=0)
     verifier = JudgeVerifier(
@@ -50,9 +48,3 @@ def test_a_row_is_what_the_verifier_asks_and_the_answer() -> None:
         assert ids[:-1] == verifier.row(pair.first, pair.second)
         assert ids[-1] == labels[-1] == verifier.answers.tokens[0 if pair.same else 1]
         assert weights[-1] == 1.0 and max(weights[:-1]) <= RUNNING_WEIGHT
-
-
-def test_pairs_from_runs_are_labelled_by_the_oracle() -> None:
-    pairs = pairs_from_runs("tiny-target", "tiny-draft", "tiny", count=4, seed=0)
-    assert {pair.same for pair in pairs} == {True, False}
-    assert all(pair.same == same_meaning(pair.first, pair.second) for pair in pairs)

@@ -2,10 +2,7 @@
 and held-out ones are never trained on.
 """
 
-from __future__ import annotations
-
 import random
-from collections.abc import Callable
 
 import pytest
 
@@ -14,7 +11,6 @@ from lr.tiny.language import (
     HIGHEST,
     LOWEST,
     NOTES,
-    Problem,
     Split,
     StepKind,
     calculate,
@@ -24,23 +20,22 @@ from lr.tiny.language import (
 from lr.tiny.stories import DATASETS, EXAMPLES, LAST, story, unreadable
 from lr.tiny.vocabulary import build_tokenizer
 
-Draw = Callable[[Split, int, int], Problem]
 each_data_set = pytest.mark.parametrize("draw", DATASETS.values(), ids=DATASETS)
 
 
 @pytest.fixture(scope="module")
-def stories() -> list[Problem]:
+def stories():
     return [story(Split.TEST, i) for i in range(120)]
 
 
 @each_data_set
-def test_a_problem_is_a_function_of_split_index_and_seed(draw: Draw) -> None:
+def test_a_problem_is_a_function_of_split_index_and_seed(draw):
     assert draw(Split.TEST, 7, 3) == draw(Split.TEST, 7, 3)
     questions = {draw(Split.TEST, i, seed).question for i in (7, 8) for seed in (3, 4)}
     assert len(questions) == 4
 
 
-def test_a_problem_is_the_same_for_ever() -> None:
+def test_a_problem_is_the_same_for_ever():
     """What the models were trained on does not change with a library."""
     task = problem(Split.TEST, 7)
     assert task.question == (
@@ -51,7 +46,7 @@ def test_a_problem_is_the_same_for_ever() -> None:
 
 
 @each_data_set
-def test_the_splits_are_disjoint_and_every_question_is_known(draw: Draw) -> None:
+def test_the_splits_are_disjoint_and_every_question_is_known(draw):
     questions = {
         split: {draw(split, i, 0).question for i in range(200)} for split in Split
     }
@@ -64,7 +59,7 @@ def test_the_splits_are_disjoint_and_every_question_is_known(draw: Draw) -> None
         )
 
 
-def test_a_question_of_another_kind_is_told_apart() -> None:
+def test_a_question_of_another_kind_is_told_apart():
     for text, reason in {
         "How many coins?": "begins with",
         "Ann has 7 coins. Ben has 3 more. How many has Ben?": "begins with",
@@ -76,7 +71,7 @@ def test_a_question_of_another_kind_is_told_apart() -> None:
     assert not any(map(unreadable, EXAMPLES)), "what it names as examples it can read"
 
 
-def test_every_short_solution_is_right_and_within_bounds() -> None:
+def test_every_short_solution_is_right_and_within_bounds():
     for i in range(500):
         task = problem(Split.TRAIN, i)
         goal, first, *operations, answer = task.steps
@@ -100,7 +95,7 @@ def test_every_short_solution_is_right_and_within_bounds() -> None:
             assert sorted(answer.operands) == sorted(parts)
 
 
-def test_a_story_has_forty_to_eighty_steps(stories: list[Problem]) -> None:
+def test_a_story_has_forty_to_eighty_steps(stories):
     steps = [len(task.steps) for task in stories]
     assert min(steps) >= 40 and max(steps) <= 80
     tokenizer, rng = build_tokenizer(), random.Random(0)
@@ -109,9 +104,7 @@ def test_a_story_has_forty_to_eighty_steps(stories: list[Problem]) -> None:
         assert 700 <= len(tokenizer.encode("".join(texts))) <= 1600
 
 
-def test_every_step_of_a_story_follows_from_the_question(
-    stories: list[Problem],
-) -> None:
+def test_every_step_of_a_story_follows_from_the_question(stories):
     """The question is played by rules written anew, and gives the numbers of the
     solution."""
     for task in stories:
@@ -121,7 +114,7 @@ def test_every_step_of_a_story_follows_from_the_question(
         assert all(LOWEST <= result <= HIGHEST for result in results)
 
 
-def played(question: str) -> list[int]:
+def played(question):
     """What the jar has after every turn."""
     start, rules, *special, _ = question.split(". ")
     jar = int(start.split()[3])
@@ -129,7 +122,7 @@ def played(question: str) -> list[int]:
     exceptions = {text.split()[1][0]: text.partition(": ")[2] for text in special}
     last = max(exceptions)
     assert sum(text.startswith(f"Turn {last}{LAST}: ") for text in special) == 1
-    results: list[int] = []
+    results = []
     number = 0
     for letter in NOTES[: NOTES.index(last) + 1]:
         move = exceptions.get(letter, moves[number % len(moves)])

@@ -2,28 +2,26 @@
 smallest changes of meaning apart.
 """
 
-from __future__ import annotations
-
 import random
 import re
 
 import pytest
 
-from lr.tiny.grammar import PIECES, Style, glue, render, slots, unglue
-from lr.tiny.language import ITEMS, NAMES, Meaning, Split, problem
+from lr.tiny.grammar import PIECES, Style, glue, render, slots
+from lr.tiny.language import ITEMS, NAMES, Split, problem
 from lr.tiny.oracle import differing, parse, same_meaning
 from lr.tiny.stories import story
 
 
 @pytest.fixture(scope="module")
-def meanings() -> list[Meaning]:
+def meanings():
     """Every step of many problems."""
     short = [step for i in range(700) for step in problem(Split.TEST, i).steps]
     return short + [step for i in range(60) for step in story(Split.TEST, i).steps]
 
 
 @pytest.mark.parametrize("style", list(Style))
-def test_round_trip(meanings: list[Meaning], style: Style) -> None:
+def test_the_oracle_reads_what_the_grammar_writes(meanings, style):
     rng = random.Random(0)
     assert len(meanings) > 7000
     for meaning in meanings:
@@ -31,7 +29,7 @@ def test_round_trip(meanings: list[Meaning], style: Style) -> None:
         assert parse(text) == meaning, text
 
 
-def test_every_alternative_can_be_read(meanings: list[Meaning]) -> None:
+def test_every_alternative_can_be_read(meanings):
     """Not sampled: every template with every alternative of every place, the others at
     their first."""
     examples = {(m.kind, m.operation): m for m in meanings}
@@ -47,7 +45,7 @@ def test_every_alternative_can_be_read(meanings: list[Meaning]) -> None:
                     assert parse(text) == examples[key], text
 
 
-def test_minimal_changes_are_told_apart(meanings: list[Meaning]) -> None:
+def test_minimal_changes_are_told_apart(meanings):
     """One number, one person, one item changed wherever it stands: never the same
     meaning, and never an error."""
     rng = random.Random(2)
@@ -65,7 +63,7 @@ def test_minimal_changes_are_told_apart(meanings: list[Meaning]) -> None:
         assert not same_meaning(text, edited), edited
 
 
-def test_other_words_mean_the_same_and_other_operations_do_not() -> None:
+def test_other_words_mean_the_same_and_other_operations_do_not():
     text = "Then Eva has 5 more than Ann, so we get 12 + 5 = 17 apples."
     fewer = "Then Eva has 5 fewer than Ann, so we get 12 - 5 = 7 apples."
     assert same_meaning(
@@ -88,12 +86,6 @@ def test_other_words_mean_the_same_and_other_operations_do_not() -> None:
         "So the answer is \\boxed{17.",
     ],
 )
-def test_what_is_not_in_the_language_equals_nothing(text: str) -> None:
+def test_what_is_not_in_the_language_equals_nothing(text):
     assert parse(text) is None
     assert not same_meaning(text, text)
-
-
-def test_white_space_around_a_step_does_not_count() -> None:
-    first, second = "So the answer is \\boxed{17}.", "\nFinally, I get \\boxed{17}.\n\n"
-    assert same_meaning(first, second)
-    assert glue(iter(unglue(first).split())) == first

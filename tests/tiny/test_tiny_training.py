@@ -2,11 +2,7 @@
 ends in the very same weights.
 """
 
-from __future__ import annotations
-
 import importlib
-from collections.abc import Iterator
-from pathlib import Path
 from signal import SIGINT, SIGTERM, getsignal, signal
 
 import pytest
@@ -19,10 +15,8 @@ from tiny_training.trainer import (
     Recipe,
     Trainer,
     fresh_model,
-    hidden_rows,
 )
 
-from lr.engine.runner import ModelRunner
 from lr.model.weights import load_model
 from lr.tiny.grammar import Style
 from lr.tiny.vocabulary import build_tokenizer
@@ -31,7 +25,7 @@ TOKENIZER = build_tokenizer()
 
 
 @pytest.fixture(scope="module", autouse=True)
-def small_pools() -> Iterator[None]:
+def small_pools():
     """A pool has 20 problems: the full one of 320 takes a second to make."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tiny_training.rows.POOL_PROBLEMS", 16)
@@ -40,22 +34,22 @@ def small_pools() -> Iterator[None]:
         yield
 
 
-def language_rows() -> RowMaker:
+def language_rows():
     return RowMaker(TOKENIZER, Style.TARGET, seed=5)
 
 
-def judge_rows() -> JudgeRows:
+def judge_rows():
     return JudgeRows(TOKENIZER, 0, [grammar_pair(i, seed=3) for i in range(600)])
 
 
-def trainer(rows: RowMaker | None = None) -> Trainer:
+def trainer(rows=None):
     model = fresh_model(tiny_config(1, len(TOKENIZER)), seed=0)
     recipe = Recipe(tokens=5000, batch=300, warmup=5, drills=0.0 if rows else 0.4)
     return Trainer(model, rows or language_rows(), recipe)
 
 
 @pytest.mark.parametrize("rows", [language_rows, judge_rows])
-def test_resuming_gives_the_same_weights_bit_for_bit(rows, tmp_path: Path) -> None:
+def test_resuming_gives_the_same_weights_bit_for_bit(rows, tmp_path):
     straight, first, second = trainer(rows()), trainer(rows()), trainer(rows())
     losses = [straight.step() for _ in range(3)]
     assert losses[0] == first.step()
@@ -74,7 +68,7 @@ def test_resuming_gives_the_same_weights_bit_for_bit(rows, tmp_path: Path) -> No
         ("train_judge", "--tokens 3000 --batch 600 --layers 1 --real-share 0"),
     ],
 )
-def test_a_script_trains_and_goes_on(name: str, words: str, tmp_path: Path) -> None:
+def test_a_script_trains_and_goes_on(name, words, tmp_path):
     script = importlib.import_module(name)
     signals = [SIGINT, SIGTERM]
     before = [getsignal(number) for number in signals]
@@ -91,21 +85,3 @@ def test_a_script_trains_and_goes_on(name: str, words: str, tmp_path: Path) -> N
     assert state["progress"]["step"] == 2
     layers = 2 if name == "train_tiny" else 1
     assert load_model(tmp_path / "hf").config.num_layers == layers
-
-
-def test_rectangles_agree_with_the_engine() -> None:
-    """Greedy tokens, one by one with the paged cache, are the argmax of the causal pass
-    over whole rows."""
-    model = fresh_model(tiny_config(2, len(TOKENIZER)), seed=1)
-    torch.nn.init.normal_(model.layers[0].mlp.down.weight, std=0.1)
-    runner = ModelRunner(model, num_blocks=8, vocab_size=len(TOKENIZER))
-    branches = [runner.open(prompt) for prompt in ([5, 6, 7], [8, 9, 10, 11, 12])]
-    while any(len(branch) < 10 for branch in branches):
-        live = [branch for branch in branches if len(branch) < 10]
-        for branch, logits in zip(live, runner.forward(live), strict=True):
-            branch.append(int(logits.argmax()))
-    with torch.no_grad():
-        tokens = torch.tensor([branch.tokens for branch in branches])
-        best = model.logits(hidden_rows(model, tokens)).argmax(-1)
-    for row, start in enumerate((3, 5)):
-        assert torch.equal(best[row, start - 1 : -1], tokens[row, start:])

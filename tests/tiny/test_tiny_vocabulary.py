@@ -2,11 +2,8 @@
 comes back.
 """
 
-from __future__ import annotations
-
 import random
 import re
-from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,17 +17,17 @@ from lr.tiny.vocabulary import build_tokenizer
 TOKENIZER = build_tokenizer()
 
 
-def ids_of(text: str) -> list[int]:
+def ids_of(text):
     return TOKENIZER.encode(text, add_special_tokens=False)
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.text(max_size=60))
-def test_any_text_comes_back(text: str) -> None:
+def test_any_text_comes_back(text):
     assert TOKENIZER.decode(ids_of(text)) == text
 
 
-def test_a_saved_tokenizer_encodes_alike(tmp_path: Path) -> None:
+def test_a_saved_tokenizer_encodes_alike(tmp_path):
     TOKENIZER.save_pretrained(tmp_path)
     reloaded = AutoTokenizer.from_pretrained(tmp_path)
     for text in ("Then Ann has 12.\n\n", " ünï → 日本\n\n\n\t 12 \\boxed{3}"):
@@ -44,15 +41,7 @@ def test_a_saved_tokenizer_encodes_alike(tmp_path: Path) -> None:
     assert reloaded.eos_token == "<|im_end|>" and reloaded.pad_token == "<|endoftext|>"
 
 
-def test_one_token_per_word_digit_and_blank_line() -> None:
-    text = "Then Ann owns 12 + 5 = 17 coins.\n\nSo the answer is \\boxed{17}."
-    assert TOKENIZER.tokenize(text) == (
-        "Then ĠAnn Ġowns Ġ1 2 Ġ+ Ġ5 Ġ= Ġ1 7 Ġcoins . ĊĊ "
-        "So Ġthe Ġanswer Ġis Ġ\\boxed{ 1 7 } .".split()
-    )
-
-
-def test_nothing_of_the_language_falls_apart_into_bytes() -> None:
+def test_nothing_of_the_language_falls_apart_into_bytes():
     rng = random.Random(0)
     problems = [problem(Split.TEST, i) for i in range(150)]
     problems += [story(Split.TEST, i) for i in range(20)]

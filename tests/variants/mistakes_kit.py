@@ -9,19 +9,14 @@ The file is run anew for every object, so its globals are a part's own."""
 
 from __future__ import annotations
 
-import random
-import time
 from dataclasses import replace
 from itertools import count
 from typing import Any
 
-import torch
-
 from lr.rng import uniform
 from lr.spec.acceptance import BlockRule, RejectRule
-from lr.spec.drafters import LookupDrafter, ModelDrafter, draft_key
+from lr.spec.drafters import LookupDrafter, ModelDrafter
 from lr.spec.proposal import Proposal
-from lr.spec.sampling import distribution, sample
 from lr.spec.variant import Controller, StepSource, Variant
 from lr.spec.verifiers.base import Requires, Verifier
 from lr.types import Coupling, Verdict
@@ -32,11 +27,6 @@ BOTH = Requires.TARGET_STEP | LOGPROBS
 NUMBERS = count(1)
 STORE: dict[Any, Any] = {}
 KEPT: list[Any] = []
-
-
-def ticks(nanoseconds: int) -> int:
-    """The clock on the wall."""
-    return time.perf_counter_ns() // nanoseconds
 
 
 def derived(base: type, **members: Any) -> Any:
@@ -87,27 +77,12 @@ def keep_the_pair(pair):
     return Like().verdict(pair)
 
 
-def likelier_than_drawn(pair):
-    logs = zip(pair.logprobs, pair.draft_logprobs, strict=True)
-    return sum(p - q for p, q in logs) > -1
-
-
 def chooser(choose, verdict=None):
     variant = verdicts(
         verdict or Like().verdict,
         choose=lambda self, drafts, verdicts: choose(verdicts),
     )
     return replace(variant, settings={"width": 3})
-
-
-def by_score(verdicts):
-    scores = [verdict.score for verdict in verdicts]
-    return scores.index(max(scores))
-
-
-def by_the_clock(verdicts):
-    aligned = [j for j, verdict in enumerate(verdicts) if verdict.aligned]
-    return aligned[ticks(100) % len(aligned)] if aligned else None
 
 
 # Other parts that decide about steps
@@ -187,23 +162,6 @@ def overwrite_a_token(self, context, k):
     return self._look_up(context.tokens, k)
 
 
-class Hot(ModelDrafter):
-    """States q at another temperature."""
-
-    def propose(self, contexts, k):
-        live = [c for c in contexts if min(k, c.limit) > 0]
-        rows = iter(self.runner.forward([self.follow(c.branch) for c in live]))
-        return [
-            self.draw(c, next(rows)) if c in live else Proposal((), ())
-            for c in contexts
-        ]
-
-    def draw(self, context, logits):
-        key = draft_key(context, 0, self.coupling)
-        [token] = sample(distribution(logits[None], self.sampling), [key])
-        return Proposal.chain([token], logits.softmax(-1)[None])
-
-
 def sure_tokens(p):
     sure = 0
     while sure < len(p) and p.q[sure, p.tokens[sure]] > 0.5:
@@ -269,24 +227,15 @@ REFUSED = {
         judge=lambda self, pairs: Like.judge(self, pairs)[:-1]
     ),
     "a_score_that_is_not_a_number": lambda reasoner: scores(lambda pair: NAN),
-    "a_tensor_for_a_bool": lambda reasoner: accepts(lambda pair: torch.tensor(1.0) > 0),
-    "a_misspelt_choice": lambda reasoner: verifier(chose=Like.judge),
     # choices
     "a_choice_that_is_not_aligned": lambda reasoner: chooser(
         lambda verdicts: 0, lambda pair: Verdict(False, "x", 1.0)
-    ),
-    "the_best_of_no_numbers": lambda reasoner: chooser(
-        by_score, lambda pair: Verdict(True, "x", NAN)
     ),
     # controllers
     "a_depth_of_2_point_0": lambda reasoner: controller(lambda progress: 2.0),
     "one_controller_for_all_answers": lambda reasoner: Variant(
         controller=controller().controller()
     ),
-    "a_misspelt_number_of_tokens": lambda reasoner: controller(
-        token=lambda self, progress: 1
-    ),
-    "tokens_below_zero": lambda reasoner: controller(tokens=lambda self, progress: -1),
     # segmenters
     "the_number_of_boundaries": lambda reasoner: segmenter(
         lambda tokens: len(tokens) // 12
@@ -295,23 +244,16 @@ REFUSED = {
     "text_for_a_step": lambda reasoner: source(
         lambda tokens: "Then Ben has 10 coins.\n\n"
     ),
-    "a_list_of_steps": lambda reasoner: source(lambda tokens: [[5, 6], [7]]),
-    "a_negative_token_in_a_step": lambda reasoner: source(lambda tokens: [-3, 5]),
     "a_step_outside_the_vocabulary": lambda reasoner: source(lambda tokens: [99999, 5]),
     # drafters
     "a_q_that_sums_to_less": lambda reasoner: drawn(lambda p: replace(p, q=p.q * 0.9)),
-    "a_q_without_numbers": lambda reasoner: drawn(lambda p: replace(p, q=p.q * NAN)),
     "a_token_of_the_branch_overwritten": lambda reasoner: looked_up(overwrite_a_token),
     "a_misspelt_learn": lambda reasoner: lookup(learns=LookupDrafter.learn),
     "too_deep": lambda reasoner: looked_up(
         lambda self, c, k: self._look_up(c.tokens, k + 3)
     ),
-    "text_for_a_proposal": lambda reasoner: looked_up(lambda self, c, k: "coins"),
     "a_draft_outside_the_vocabulary": lambda reasoner: looked_up(
         lambda self, c, k: Proposal.chain([99999][:k])
-    ),
-    "a_negative_draft": lambda reasoner: looked_up(
-        lambda self, c, k: Proposal.chain([-1][:k])
     ),
     "a_tree_that_is_not_declared": lambda reasoner: looked_up(
         lambda self, c, k: Proposal((5, 6), (-1, -1)) if k > 0 else Proposal((), ())
@@ -324,24 +266,11 @@ REFUSED = {
     "a_misspelt_setting": lambda reasoner: Variant(Like(), settings={"widht": 3}),
     "a_class_for_an_object": lambda reasoner: Variant(Like),
     "a_verifier_in_mode_sd": lambda reasoner: Variant(Like(), settings={"mode": "sd"}),
-    "a_drafter_in_mode_lr": lambda reasoner: replace(lookup(), settings={"mode": "lr"}),
-    "a_setting_of_the_wrong_type": lambda reasoner: Variant(
-        Like(), settings={"depth": "4"}
-    ),
 }
 
 RAISED = {
     "an_exception": lambda reasoner: accepts(lambda pair: 1 / 0),
     "a_forgotten_requires": lambda reasoner: verifier(requires=Requires.TARGET_STEP),
-    "a_variance_of_one_token": lambda reasoner: scores(
-        lambda pair: 1.0 / (len(pair.logprobs) - 1)
-    ),
-    "a_draft_that_no_model_drew": lambda reasoner: accepts(
-        likelier_than_drawn, Requires.TARGET_LOGPROBS | Requires.DRAFT_LOGPROBS
-    ),
-    "a_depth_by_seconds": lambda reasoner: controller(
-        lambda progress: int(progress.seconds * 1e4) % 4
-    ),
     "a_rule_that_forgets_certain_drafts": lambda reasoner: Variant(
         rule=derived(RejectRule, outcomes=without_certain_drafts)
     ),
@@ -356,28 +285,16 @@ BROKEN = {
     "a_memo_that_forgets_the_prefix": lambda reasoner: verdicts(
         lambda pair: STORE.setdefault(pair.draft.tokens, Like().verdict(pair))
     ),
-    "the_wall_clock": lambda reasoner: accepts(lambda pair: ticks(1000) % 2 == 0),
-    "a_global_generator": lambda reasoner: accepts(lambda pair: random.random() < 0.5),
     "the_pairs_are_kept": lambda reasoner: verdicts(keep_the_pair),
-    "a_choice_by_the_clock": lambda reasoner: chooser(by_the_clock),
     # controllers and segmenters
-    "a_depth_by_the_clock": lambda reasoner: controller(
-        lambda progress: 1 + ticks(1000) % 4
-    ),
     "one_controller_made_again_and_again": lambda reasoner: shared_controller(),
     "steps_that_never_end": lambda reasoner: segmenter(lambda tokens: False),
-    "steps_that_share_a_counter": lambda reasoner: segmenter(
-        lambda tokens: next(NUMBERS) % 11 == 0
-    ),
     "a_step_by_a_counter": lambda reasoner: source(
         lambda tokens: [next(NUMBERS) % 461]
     ),
     # drafters
     "the_rows_of_q_shifted_by_one": lambda reasoner: drawn(
         lambda p: replace(p, q=p.q.roll(1, 0))
-    ),
-    "a_q_at_another_temperature": lambda reasoner: Variant(
-        drafter=lambda setup: Hot(setup.runner, setup.sampling)
     ),
     "unsure_tokens_dropped_after_the_draw": lambda reasoner: drawn(sure_tokens),
     "greedy_tokens_with_a_softmax": lambda reasoner: drawn(
@@ -387,9 +304,6 @@ BROKEN = {
         propose=with_the_noise_of_the_first_round
     ),
     "the_targets_noise": lambda reasoner: drafter(propose=with_the_targets_noise),
-    "a_global_draw": lambda reasoner: drawn(
-        lambda p: Proposal.chain([int(torch.multinomial(p.q[0], 1))], p.q[:1])
-    ),
     "branches_never_forgotten": lambda reasoner: drafter(
         forget=lambda self, branches: None
     ),
@@ -408,9 +322,6 @@ BROKEN = {
         rule=derived(BlockRule, needs_fresh_noise=False),
         settings={"drafter": "draft", "coupling": "shared"},
     ),
-    "a_next_token_without_its_distribution": lambda reasoner: rule(
-        lambda o, p_rows: replace(o, next_probs=lambda: row_after(o, p_rows) * 0.5)
-    ),
 }
 
 SHOWN = {
@@ -427,9 +338,6 @@ HARMLESS = {
     # the draft model writes the steps, as for None
     "a_step_that_never_ends": lambda reasoner: source(lambda tokens: [5] * 9),
     # another verifier, only a worse one
-    "log_probabilities_off_by_one": lambda reasoner: accepts(
-        lambda pair: sum(pair.logprobs[1:]) > -4.0
-    ),
 }
 
 FINE = {

@@ -1,22 +1,16 @@
 """The figures say what the trace, the run or the cache says, twice the same."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import matplotlib as mpl
 import pytest
 import torch
-from player_kit import scripted, tiny
+from watch_kit import scripted
 
 from lr.kvcache.cache import PagedKVCache
 from lr.spec.protocol import Limits, SchedulerConfig
-from lr.types import Origin
 from lr.watch.figures.cache import draw_blocks
-from lr.watch.figures.clock import CANCELLED, OPEN, timeline_figure, timeline_of
+from lr.watch.figures.clock import CANCELLED, OPEN, timeline_of
 from lr.watch.figures.plots import draw_bars, draw_curves
-from lr.watch.figures.style import COLOURS, PAPER, SERIES, WASHES, write
+from lr.watch.figures.style import COLOURS, PAPER, SERIES, WASHES
 from lr.watch.figures.tree import draw_tree, tree_figure
 from lr.watch.scripted import ScriptedRun, TextScript, newest, oldest, scripted_trace
 from lr.watch.trace.state import state_at
@@ -24,29 +18,18 @@ from lr.watch.trace.state import state_at
 SCRIPT = TextScript(["a.", "b.", "c$"], ["A.|X.", "Y.|B.", "C$|Z$"])
 
 
-def a_run(width: int = 1, order: Any = oldest) -> ScriptedRun:
+def a_run(width=1, order=oldest):
     return ScriptedRun(SchedulerConfig(Limits(50), depth=2, width=width), SCRIPT, order)
 
 
-def words(drawing: Any) -> list[str]:
+def words(drawing):
     """All that is written in a figure."""
     return [text.get_text() for axes in drawing.axes for text in axes.texts]
 
 
-def test_the_timeline_has_lanes_and_decisions() -> None:
-    trace = scripted()
-    drawing = timeline_figure(trace)
-    lanes = [label.get_text() for label in drawing.axes[0].get_yticklabels()]
-    assert lanes == ["draft", "target", "verifier"]
-    signs = [text for text in words(drawing) if text in ("✓", "✗", "+", "•")]
-    origins = [r.event.emitted.origin for r in trace.records if r.kind == "emit"]
-    assert signs == ["✗" if each is Origin.CORRECTION else "✓" for each in origins]
-    assert any(patch.get_hatch() for patch in drawing.axes[0].patches)
-
-
 @pytest.mark.parametrize("order", [oldest, newest])
 @pytest.mark.parametrize("width", [1, 2])
-def test_every_piece_of_work_has_a_bar(order: Any, width: int) -> None:
+def test_every_piece_of_work_has_a_bar(order, width):
     run = a_run(width, order=order)
     for _ in range(3):
         run.step()
@@ -61,7 +44,7 @@ def test_every_piece_of_work_has_a_bar(order: Any, width: int) -> None:
 
 
 @pytest.mark.parametrize("number", [0, 5, 9, 12, 10_000_000])
-def test_the_tree_says_what_the_state_says(number: int) -> None:
+def test_the_tree_says_what_the_state_says(number):
     state = state_at(scripted(), number)
     texts = words(tree_figure(state))
     below = [node for node in state.live if node.name != state.root]
@@ -74,7 +57,7 @@ def test_the_tree_says_what_the_state_says(number: int) -> None:
     assert texts.count("✓ aligned") == len(aligned)
 
 
-def test_a_rejected_step_stands_beside_its_correction_and_is_hatched() -> None:
+def test_a_rejected_step_stands_beside_its_correction():
     run = a_run(order=newest)
     run.run()
     drawing = draw_tree(run)
@@ -86,18 +69,7 @@ def test_a_rejected_step_stands_beside_its_correction_and_is_hatched() -> None:
     assert any(patch.get_hatch() for patch in drawing.axes[0].patches)
 
 
-def test_the_same_trace_gives_the_same_files(tmp_path: Path) -> None:
-    trace = tiny("lr+sd")
-    drawn = []
-    for name in ("a", "b"):
-        pictures = [timeline_figure(trace), tree_figure(state_at(trace, 60))]
-        for number, picture in enumerate(pictures):
-            paths = write(picture, tmp_path / f"{name}{number}")
-            drawn.append([path.read_bytes() for path in paths])
-    assert drawn[:2] == drawn[2:]
-
-
-def test_blocks_show_owners_and_valid_tokens_only() -> None:
+def test_blocks_show_owners_and_valid_tokens_only():
     cache = PagedKVCache(
         num_layers=1,
         num_kv_heads=1,
@@ -125,17 +97,14 @@ def test_blocks_show_owners_and_valid_tokens_only() -> None:
     assert grounds == [COLOURS["cache"], WASHES["cache"], WASHES["cache"], PAPER]
 
 
-def test_plots_show_their_numbers_in_the_colours_of_their_roles() -> None:
+def test_plots_show_their_numbers_in_the_colours_of_their_roles():
     series = {"p": (0.5, 0.25), "q": (1.0, 0.0)}
     axes = draw_bars(series, places=("a", "b"), who=("target", None)).axes[0]
     assert [bar.get_height() for bar in axes.patches] == [0.5, 0.25, 1.0, 0.0]
     colours = [mpl.colors.to_hex(bar.get_facecolor()) for bar in axes.patches]
     assert colours == [COLOURS["target"]] * 2 + [SERIES[0]] * 2
-    assert not set(SERIES) & set(COLOURS.values())  # a role's colour is its own
-
     points = {"seen": [(0.0, 0.0), (1.0, 1.0), (1.0, 0.99)]}
     labels = ["low", "high", "nearly"]
     line = {"line": [(0, 0), (1, 1)]}
     drawing = draw_curves(line, x="x", y="y", points=points, labels=labels)
-    assert list(drawing.axes[0].lines[0].get_ydata()) == [0, 1]
     assert words(drawing) == ["low", "high\nnearly"]  # neighbours share a list

@@ -2,21 +2,14 @@
 as markup, the states and statistics that Python computes.
 """
 
-from __future__ import annotations
-
 import json
 import re
-from collections.abc import Callable
 from importlib.resources import files
-from itertools import pairwise
-from pathlib import Path
-from typing import Any
 
 import pytest
-from player_kit import NASTY, as_file, nasty, scripted, tiny
+from watch_kit import NASTY, as_file, nasty, scripted, tiny
 
 from lr.commands.cli import main
-from lr.watch.figures.clock import CANCELLED, timeline_of
 from lr.watch.figures.style import COLOURS, WASHES
 from lr.watch.figures.tree import cards_of
 from lr.watch.player.page import (
@@ -27,14 +20,13 @@ from lr.watch.player.page import (
     states_of,
 )
 from lr.watch.player.story import CAPTIONS
-from lr.watch.trace.file import TraceFile
 from lr.watch.trace.state import StepState, state_at
 
 FOLDER = files("lr.watch.player")
 STYLE = (FOLDER / "style.css").read_text(encoding="utf-8")
 
 
-def test_a_page_needs_nothing_from_outside() -> None:
+def test_a_page_needs_nothing_from_outside():
     page = player_page(scripted())
     assert "{{" not in page.split('id="data"')[0]
     addresses = set(re.findall(r"https?://[^\s\"'<]+", page))
@@ -44,7 +36,7 @@ def test_a_page_needs_nothing_from_outside() -> None:
     assert scripts == {f"{name}.js" for name in SCRIPTS}
 
 
-def test_texts_of_a_trace_are_never_markup() -> None:
+def test_texts_of_a_trace_are_never_markup():
     page = player_page(nasty())
     assert page.count("</script>") == 2  # the two of the template
     assert "<img" not in page
@@ -54,7 +46,7 @@ def test_texts_of_a_trace_are_never_markup() -> None:
     assert as_script_data({"a": "</script>"}) == '{"a":"\\u003c/script>"}'
 
 
-def value_at(history: list[Any], number: int, otherwise: Any = None) -> Any:
+def value_at(history, number, otherwise=None):
     """As `valueAt` of states.js."""
     return next((value for at, value in reversed(history) if at <= number), otherwise)
 
@@ -64,7 +56,7 @@ def value_at(history: list[Any], number: int, otherwise: Any = None) -> Any:
     [scripted, lambda: tiny("lr+sd")],
     ids=["scripted", "tiny"],
 )
-def test_histories_hold_the_states(make: Callable[[], TraceFile]) -> None:
+def test_histories_hold_the_states(make):
     trace = make()
     histories = states_of(trace)
     count = len(trace.records)
@@ -102,26 +94,8 @@ def test_histories_hold_the_states(make: Callable[[], TraceFile]) -> None:
             }
 
 
-def test_rejected_draft_tokens_stand_at_the_token_that_came_instead() -> None:
-    trace = tiny("sd")
-    rounds = [record.event for record in trace.records if record.kind == "round"]
-    tried = [
-        token.token
-        for each in rounds
-        if each.accepted < each.emitted
-        for token in each.detail.draft_tokens
-        if token.kept is False
-    ]
-    steps = page_data(trace)["states"]["emitted"]
-    tokens = [token for step in steps for token in step["tokens"]]
-    assert tried
-    assert [token[0] for token in tokens if token[2] == "refused"] == tried
-    after = [b[2] for a, b in pairwise(tokens) if a[2] == "refused" != b[2]]
-    assert set(after) == {"residual"}
-
-
 @pytest.mark.parametrize("trace", [scripted, lambda: tiny("lr")])
-def test_the_tour_goes_forward_in_time(trace: Callable[[], TraceFile]) -> None:
+def test_the_tour_goes_forward_in_time(trace):
     tour = page_data(trace())["tour"]
     events = [stop["event"] for stop in tour]
     assert events == sorted(events)
@@ -129,27 +103,13 @@ def test_the_tour_goes_forward_in_time(trace: Callable[[], TraceFile]) -> None:
     assert len(tour) >= 6
 
 
-def test_spans_of_a_lane_do_not_cover_each_other() -> None:
-    timeline = timeline_of(scripted())
-    kinds = [record.kind for record in scripted().records]
-    outcomes = [span.outcome for span in timeline.spans]
-    assert outcomes.count(CANCELLED) == kinds.count("cancel")
-    for lane in timeline.lanes:
-        for row in range(lane.rows):
-            spans = [s for s in timeline.spans if (s.lane, s.row) == (lane.name, row)]
-            spans.sort(key=lambda span: (span.begin, span.end))
-            assert all(a.end <= b.begin for a, b in pairwise(spans))
-
-
-def test_figures_and_player_have_the_same_colours() -> None:
+def test_figures_and_player_have_the_same_colours():
     light = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6});", STYLE.split("}")[0]))
     assert {name: light[name] for name in COLOURS} == COLOURS
     assert {name: light[f"{name}-wash"] for name in WASHES} == WASHES
 
 
-def test_the_command_writes_a_page_and_spares_the_trace(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_writes_a_page_and_spares_the_trace(tmp_path, capsys):
     trace = as_file(scripted(), tmp_path / "run.jsonl")
     before = trace.read_bytes()
     assert main(["play", str(trace)]) == 0

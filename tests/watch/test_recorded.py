@@ -1,7 +1,5 @@
 """The recorded answers of real models can be read and played."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -13,9 +11,7 @@ from lr.watch.trace.file import read_trace
 
 
 @pytest.mark.parametrize("name", RECORDED)
-def test_a_recorded_answer_plays(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_recorded_answer_plays(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     trace = read_trace(recorded_path(name))
     assert trace.complete and "qwen" in str(trace.header.models["target"])
@@ -23,7 +19,7 @@ def test_a_recorded_answer_plays(
     assert Path(f"{name}.html").stat().st_size > 10_000
 
 
-def test_one_has_a_rejection_that_matters() -> None:
+def test_one_has_a_rejection_that_matters():
     emits = [r for r in read_trace(recorded_path("coat")).records if r.kind == "emit"]
     origins = [record.event.emitted.origin for record in emits]
     assert Origin.ACCEPTED in origins and Origin.CORRECTION in origins

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import slides
-from player_kit import a_browser
+from watch_kit import a_browser
 
 from lr.spec.protocol import Schedule
 

@@ -2,19 +2,12 @@
 what-ifs, on scripts and on the tiny models.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Sequence
-from typing import Any
-
 import pytest
-from player_kit import scripted
-from stepper_kit import QUESTION, live_session, script_session, tiny_reasoner
+from watch_kit import QUESTION, live_session, script_session, scripted, tiny_reasoner
 
 from lr.spec.protocol import Drafted, Emit, Judged, Targeted
 from lr.watch.stepper.live import LiveSource
 from lr.watch.stepper.session import FORCED, Session, Source, StepperError, is_forced
-from lr.watch.trace.file import Record
 from lr.watch.trace.record import trace_of
 from lr.watch.trace.state import State, apply_event
 
@@ -22,30 +15,30 @@ BOTH = pytest.mark.parametrize("live", ["lr", "lr+sd"], indirect=True)
 
 
 @pytest.fixture
-def live(request: pytest.FixtureRequest) -> Iterator[Session]:
+def live(request):
     session = live_session(getattr(request, "param", "lr"))
     yield session
     session.close()
 
 
-def written_steps(records: Sequence[Record]) -> list[Any]:
+def written_steps(records):
     """What two runs of the same answer have in common, in order."""
     events = [record.event for record in records]
     return [e for e in events if isinstance(e, Drafted | Targeted | Emit | Judged)]
 
 
-def text(session: Session, side: int = 0) -> str:
+def text(session, side=0):
     return session.sides[side].state.text
 
 
-def forced(side: Source) -> list[str]:
+def forced(side):
     """The nodes whose verdicts were forced."""
     events = [record.event for record in side.records]
     judged = [event for event in events if isinstance(event, Judged)]
     return [str(event.node) for event in judged if is_forced(event.verdict)]
 
 
-def test_back_undoes_next_and_nothing_is_made_anew() -> None:
+def test_back_undoes_next_and_nothing_is_made_anew():
     session = script_session(width=2)
     side = session.sides[0]
     stops = [0]
@@ -58,7 +51,7 @@ def test_back_undoes_next_and_nothing_is_made_anew() -> None:
     assert [side.place for _ in stops[1:] if session.go("next")] == stops[1:]
 
 
-def test_to_the_next_rejection_and_the_next_step() -> None:
+def test_to_the_next_rejection_and_the_next_step():
     session = script_session()
     side = session.sides[0]
     session.go("step")
@@ -72,7 +65,7 @@ def test_to_the_next_rejection_and_the_next_step() -> None:
     assert side.over  # there was one only
 
 
-def test_a_forced_verdict_changes_the_text_and_is_marked() -> None:
+def test_a_forced_verdict_changes_the_text_and_is_marked():
     session = script_session()
     session.go("verdict")
     assert session.due(session.active) == ["0:1"]
@@ -91,19 +84,8 @@ def test_a_forced_verdict_changes_the_text_and_is_marked() -> None:
         session.force(True)
 
 
-def test_what_cannot_be_forced_is_said() -> None:
-    session = script_session()
-    with pytest.raises(StepperError, match="no verdict"):
-        session.force(True)
-    session.go("verdict")
-    with pytest.raises(StepperError, match="0:7"):
-        session.force(True, "0:7")
-    with pytest.raises(StepperError, match="no side"):
-        session.move("B")
-
-
 @pytest.mark.parametrize("mode", ["lr", "lr+sd"])
-def test_live_steps_are_the_events_of_lockstep(mode: str) -> None:
+def test_live_steps_are_the_events_of_lockstep(mode):
     options = {"mode": mode, "depth": 3, "seed": 1, "max_tokens": 60}
     run = tiny_reasoner().run(QUESTION, detailed=True, **options)
     run.finish()
@@ -123,7 +105,7 @@ def test_live_steps_are_the_events_of_lockstep(mode: str) -> None:
 
 
 @BOTH
-def test_a_fork_computes_nothing_and_copies_nothing(live: Session) -> None:
+def test_a_fork_computes_nothing_and_copies_nothing(live):
     live.go("verdict")
     source = live.active
     assert isinstance(source, LiveSource)
@@ -144,7 +126,7 @@ def test_a_fork_computes_nothing_and_copies_nothing(live: Session) -> None:
 
 
 @BOTH
-def test_a_what_if_goes_on_alike_until_a_verdict_is_forced(live: Session) -> None:
+def test_a_what_if_goes_on_alike_until_a_verdict_is_forced(live):
     live.go("verdict")
     live.fork()
     live.go("step")
@@ -164,7 +146,7 @@ def test_a_what_if_goes_on_alike_until_a_verdict_is_forced(live: Session) -> Non
 
 
 @BOTH
-def test_forks_in_the_middle_give_all_blocks_back(live: Session) -> None:
+def test_forks_in_the_middle_give_all_blocks_back(live):
     source = live.active
     assert isinstance(source, LiveSource)
     for _ in range(4):
@@ -176,19 +158,7 @@ def test_forks_in_the_middle_give_all_blocks_back(live: Session) -> None:
     assert all(runner.cache.pool.num_used == 0 for runner in source.runners.values())
 
 
-def test_what_cannot_be_stepped_live_is_said() -> None:
-    with pytest.raises(StepperError, match="lockstep"):
-        live_session(driver="overlapped")
-
-
-def test_plain_decoding_can_be_walked_too() -> None:
-    session = live_session("ar")
-    session.go("step")
-    assert text(session)
-    session.close()
-
-
-def test_a_recording_is_walked_and_not_changed() -> None:
+def test_a_recording_is_walked_and_not_changed():
     session = Session(Source(scripted()))
     session.go("verdict")
     with pytest.raises(StepperError, match="live"):

@@ -2,20 +2,16 @@
 a pipe and at a terminal.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-from player_kit import as_file, scripted
-from stepper_kit import QUESTION, live_session, script_session, talk
 from tests_root import ROOT
+from watch_kit import QUESTION, as_file, script_session, scripted, talk
 
 from lr.commands.cli import main
 from lr.reasoner import Reasoner
@@ -26,7 +22,7 @@ from lr.watch.trace.file import read_trace
 STEP = ["step", "--verifier", "oracle"]
 
 
-def test_a_walk_with_a_forced_verdict(tmp_path: Path) -> None:
+def test_a_walk_with_a_forced_verdict(tmp_path):
     saved = tmp_path / "forced.jsonl"
     lines = ["b", "v", "x", "n", "z", "n", "t", f"w {saved}"]
     shown = talk(script_session(), lines)
@@ -50,7 +46,7 @@ def test_a_walk_with_a_forced_verdict(tmp_path: Path) -> None:
         ("B", "no side"),
     ],
 )
-def test_nonsense_gets_one_sentence_and_changes_nothing(line: str, word: str) -> None:
+def test_nonsense_gets_one_sentence_and_changes_nothing(line, word):
     session = script_session()
     session.go("next")
     before = session.active.place
@@ -60,13 +56,7 @@ def test_nonsense_gets_one_sentence_and_changes_nothing(line: str, word: str) ->
     assert len(session.sides) == 1
 
 
-def test_r_says_when_there_is_no_rejection() -> None:
-    first, second = talk(script_session(), ["r", "r"]).split("> r")[1:]
-    assert "no rejection" not in first
-    assert "no rejection" in second
-
-
-def test_a_cache_that_is_full_is_said_and_nothing_is_lost() -> None:
+def test_a_cache_that_is_full_is_said_and_nothing_is_lost():
     reasoner = Reasoner(verifier="oracle", num_blocks=8)
     session = Session(LiveSource(reasoner, QUESTION, {"depth": 3, "seed": 1}))
     shown = talk(session, ["z", "b", "z", "c"])
@@ -77,58 +67,8 @@ def test_a_cache_that_is_full_is_said_and_nothing_is_lost() -> None:
     session.close()
 
 
-@pytest.mark.parametrize("mode", ["lr", "lr+sd"])
-def test_inside_a_node_are_verdict_and_tokens_and_it_fits_the_screen(
-    mode: str,
-) -> None:
-    session = live_session(mode)
-    session.go("verdict")
-    node = session.due(session.active)[0]
-    state = session.active.state
-    child = state.nodes[node]
-    rival = state.nodes[child.parent or ""].target
-    shown = talk(session, [f"i {node}"]).rsplit(f"> i {node}\n", 1)[1]
-    assert shown.startswith(f"node {node}: in the tree")
-    for step in (child.draft, rival):
-        assert step is not None
-        for token in step.tokens:
-            assert token.piece.strip() in shown
-    assert "verdict none yet" in shown
-    assert len(shown.splitlines()) < 24
-    if mode == "lr+sd":
-        assert "✓" in shown
-        assert "residual" in shown
-    session.close()
-
-
-def test_the_cache_says_how_many_blocks_both_sides_share() -> None:
-    session = live_session()
-    session.go("verdict")
-    shown = talk(session, ["c", "f", "c"])
-    alone, beside = shown.split("> f", 1)
-    for name, cache in session.active.state.caches.items():
-        held = cache.refcounts
-        shared = sum(count > 1 for count in held.values())
-        count = f"{name} cache: {len(held)} of {cache.total} blocks used"
-        assert f"{count}, {shared} shared" in alone
-        assert f"{count}, {len(held)} shared" in beside  # now all are
-    session.close()
-
-
-def test_two_sides_stand_beside_each_other_in_80_columns() -> None:
-    session = live_session()
-    shown = talk(session, ["v", "f", "x", "z", "A", "b 2", "AB", "d"])
-    assert max(map(len, shown.splitlines())) <= 80
-    assert "▶ A · event" in shown
-    assert "▶ B · event" in shown
-    assert "  B · event" in shown  # only A moved
-    session.close()
-
-
 @pytest.mark.usefixtures("whole_targets")
-def test_the_page_shows_what_is_shown(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_page_shows_what_is_shown(monkeypatch, capsys):
     page = (ROOT / "docs" / "step.md").read_text(encoding="utf-8")
     samples = re.findall(r"^```text\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     monkeypatch.setenv("COLUMNS", "80")
@@ -140,9 +80,7 @@ def test_the_page_shows_what_is_shown(
         assert sample.rstrip() in shown
 
 
-def test_the_program_on_the_page_does_what_it_says(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_program_on_the_page_does_what_it_says(capsys):
     page = (ROOT / "docs" / "step.md").read_text(encoding="utf-8")
     [program] = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     exec(program, {})
@@ -150,9 +88,7 @@ def test_the_program_on_the_page_does_what_it_says(
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals")
-def test_at_a_terminal_the_screen_is_drawn_in_place_and_ctrl_c_ends(
-    tmp_path: Path,
-) -> None:
+def test_at_a_terminal_the_screen_is_redrawn_and_ctrl_c_ends(tmp_path):
     import pty
 
     trace = as_file(scripted(), tmp_path / "run.jsonl")
@@ -182,7 +118,7 @@ def test_at_a_terminal_the_screen_is_drawn_in_place_and_ctrl_c_ends(
     os.close(screen)
 
 
-def _until(screen: int, end: bytes) -> bytes:
+def _until(screen, end):
     shown = b""
     while not shown.endswith(end):
         shown += os.read(screen, 4096)

@@ -2,27 +2,21 @@
 models tells every token.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
-from typing import Any
 
 import pytest
-from player_kit import scripted
 from reasoner_kit import write_checkpoint
+from watch_kit import scripted
 
 from lr.commands.answer import saving
 from lr.commands.cli import main
 from lr.reasoner import Reasoner
-from lr.trace import STATISTICS, Ended, stats_of
+from lr.trace import Ended, stats_of
 from lr.watch.trace.file import (
     TraceError,
-    TraceFile,
     parse_trace,
     pieces_of,
     read_trace,
@@ -33,13 +27,13 @@ from lr.watch.trace.record import trace_of
 from lr.watch.trace.state import state_at
 
 QUESTION = "At first Ann has 7 coins. How many coins does Ann have?"
-SHORT: dict[str, Any] = {
+SHORT = {
     "max_tokens": 40,
     "segmenter": "fixed",
     "segment_tokens": 4,
     "depth": 3,
 }
-MODES: dict[str, dict[str, Any]] = {
+MODES = {
     "ar": {"mode": "ar"},
     "sd": {"mode": "sd"},
     "tree": {"mode": "sd", "drafter": "tree"},
@@ -54,7 +48,7 @@ MODES: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(scope="module")
-def reasoner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reasoner]:
+def reasoner(tmp_path_factory):
     folder = tmp_path_factory.mktemp("checkpoints")
     target = write_checkpoint(folder / "t", seed=1)
     draft = write_checkpoint(folder / "d", seed=2)
@@ -62,7 +56,7 @@ def reasoner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reasoner]:
         yield reasoner
 
 
-def traced(reasoner: Reasoner, **options: Any) -> TraceFile:
+def traced(reasoner, **options):
     answer = reasoner.run(QUESTION, detailed=True, **SHORT, **options)
     stats = answer.finish().stats
     trace = trace_of(answer)
@@ -73,13 +67,25 @@ def traced(reasoner: Reasoner, **options: Any) -> TraceFile:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_trace_tells_every_token(reasoner: Reasoner, mode: str) -> None:
+def test_a_trace_tells_every_token(reasoner, mode):
     trace = traced(reasoner, **MODES[mode])
     state = state_at(trace, len(trace.records))
     assert state.done
     tokens = [token for step in state.emitted for token in step.step.written]
     assert len(tokens) == trace.stats.tokens > 0
     assert all(token.source for token in tokens)
+    if mode == "sd":
+        rounds = [record.event for record in trace.records if record.kind == "round"]
+        rejected = [
+            token.token
+            for each in rounds
+            if each.accepted < each.emitted
+            for token in each.detail.draft_tokens
+            if token.kept is False
+        ]
+        shown = [token for step in state.emitted for token in step.step.tokens]
+        assert rejected
+        assert rejected == [t.token for t in shown if t.source == "refused"]
     # Both processes of an overlapped answer tell what happened in their caches.
     assert set(state.caches) == set(trace.header.caches)
     grown = {record.event.cache for record in trace.records if record.kind == "grow"}
@@ -87,13 +93,7 @@ def test_a_trace_tells_every_token(reasoner: Reasoner, mode: str) -> None:
     assert not state.caches["target"].branches
 
 
-def test_nothing_but_statistics_without_details(reasoner: Reasoner) -> None:
-    answer = reasoner.run(QUESTION, mode="lr+sd", **SHORT)
-    answer.finish()
-    assert all(isinstance(event, STATISTICS) for _, event in answer.trace.events)
-
-
-def test_a_failed_run_leaves_its_trace(reasoner: Reasoner, tmp_path: Path) -> None:
+def test_a_failed_run_leaves_its_trace(reasoner, tmp_path):
     answer = reasoner.run(QUESTION, detailed=True, mode="lr", **SHORT)
     file = tmp_path / "t.jsonl"
     with suppress(KeyboardInterrupt), saving(file, answer):
@@ -120,12 +120,12 @@ def test_a_failed_run_leaves_its_trace(reasoner: Reasoner, tmp_path: Path) -> No
         ([], []),
     ],
 )
-def test_pieces_joined_are_the_text(tokens: list[int], pieces: list[str]) -> None:
+def test_pieces_joined_are_the_text(tokens, pieces):
     texts = [b"a", b"\xe2\x82", b"\xac"]
     assert pieces_of(tokens, texts.__getitem__) == pieces
 
 
-def changed(number: int, **values: object) -> list[str]:
+def changed(number, **values):
     """The lines of a trace with other values in one line."""
     lines = list(trace_lines(scripted()))
     lines[number - 1] = json.dumps(json.loads(lines[number - 1]) | values)
@@ -147,23 +147,12 @@ def changed(number: int, **values: object) -> list[str]:
         (["{torn" if n == 3 else line for n, line in enumerate(changed(1))], "line 4"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_line(broken: list[str], noun: str) -> None:
+def test_what_is_wrong_is_said_with_its_line(broken, noun):
     with pytest.raises(TraceError, match=noun):
         parse_trace(broken)
 
 
-def test_files_that_cannot_be_read_or_written(tmp_path: Path) -> None:
-    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
-    for name in ("nowhere", "binary"):
-        with pytest.raises(TraceError, match="read"):
-            read_trace(tmp_path / name)
-    with pytest.raises(TraceError, match="written"):
-        write_trace(tmp_path / "no" / "folder.jsonl", scripted())
-
-
-def test_the_command_checks_a_trace(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_checks_a_trace(tmp_path, capsys):
     file = tmp_path / "t.jsonl"
     write_trace(file, scripted())
     assert main(["trace", str(file)]) == 0
@@ -173,13 +162,9 @@ def test_the_command_checks_a_trace(
     assert len(read_trace(file).records) == 8
     assert main(["trace", str(file)]) == 0
     assert "cut short" in capsys.readouterr().out
-    lines[3] = lines[3].replace("event", "even")
-    file.write_text("\n".join(lines), "utf-8")
-    assert main(["trace", str(file)]) == 2
-    assert "line 4" in capsys.readouterr().err
 
 
-def test_reading_needs_no_torch() -> None:
+def test_reading_needs_no_torch():
     program = (
         "import sys, lr.commands.trace, lr.watch.trace.record; "
         "assert 'torch' not in sys.modules"

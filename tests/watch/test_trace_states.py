@@ -2,14 +2,13 @@
 tree at every turn, the cache after every change.
 """
 
-from __future__ import annotations
-
 import random
+import re
 
 import pytest
+from tests_root import ROOT
 
-from lr.spec.protocol import Limits, Schedule, SchedulerConfig
-from lr.spec.scheduler import Node
+from lr.spec.protocol import Cancel, Limits, Schedule, SchedulerConfig
 from lr.watch.scripted import ScriptedRun, TextScript, scripted_trace, shuffled, text_of
 from lr.watch.trace.file import parse_trace, trace_lines
 from lr.watch.trace.state import state_at
@@ -19,26 +18,32 @@ SCRIPT = TextScript(
 )
 
 
-def tree(root: Node) -> set[str]:
+def tree(root):
     """The names of all nodes that have not left the tree."""
     children = [child for child in root.children if not child.released]
     return {str(root.id)}.union(*map(tree, children))
 
 
+def latest(trace):
+    return state_at(trace, len(trace.records))
+
+
 @pytest.mark.parametrize("schedule", list(Schedule))
 @pytest.mark.parametrize("seed", range(3))
-def test_the_tree_is_the_schedulers_at_every_turn(
-    schedule: Schedule, seed: int
-) -> None:
+def test_the_tree_is_the_schedulers_at_every_turn(schedule, seed):
     needs_target_step = seed % 2 == 0
     config = SchedulerConfig(
         Limits(100), schedule, 3, 2, needs_target_step=needs_target_step
     )
     run = ScriptedRun(config, SCRIPT, shuffled(seed))
     while not run.done:
-        run.step()
+        for command in run.step().commands:
+            if isinstance(command, Cancel):  # reported all the same: nothing changes
+                nodes = latest(scripted_trace(run)).nodes
+                run.tell(run.event_of(command.work))
+                assert latest(scripted_trace(run)).nodes == nodes
         trace = scripted_trace(run)
-        state = state_at(trace, len(trace.records))
+        state = latest(trace)
         assert state.root == str(run.scheduler.root.id)
         assert list(state.work) == [(w.kind.value, str(w.node)) for w in run.work]
         assert state.text == "".join(text_of(e.step) for e in run.emitted)
@@ -53,3 +58,11 @@ def test_the_tree_is_the_schedulers_at_every_turn(
     states = [state_at(trace, number) for number in range(len(trace.records) + 1)]
     for number in random.Random(0).sample(range(len(states)), 20):
         assert state_at(trace, number) == states[number]
+
+
+def test_the_document_shows_what_the_code_prints(capsys):
+    document = (ROOT / "docs" / "scheduler.md").read_text(encoding="utf-8")
+    pattern = r"```python\n(.*?)```.*?```text\n(.*?)```"
+    [(program, printed)] = re.findall(pattern, document, re.DOTALL)
+    exec(program, {"__name__": "document"})
+    assert capsys.readouterr().out == printed

@@ -1,22 +1,29 @@
-"""Traces for the tests of what shows traces, and a browser to show them in."""
+"""Traces for the tests of what shows traces, a browser to show them in, and a stepper
+whose prompt is fed lines.
+"""
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import pytest
+from reasoner_kit import with_loader
+from rich.console import Console
 
-from lr.spec.protocol import (
-    Limits,
-    SchedulerConfig,
-)
+from lr.commands.trace import StepperPrompt
+from lr.model.weights import load_model
+from lr.reasoner import Reasoner
+from lr.spec.protocol import Limits, SchedulerConfig
 from lr.watch.scripted import ScriptedRun, TextScript, scripted_trace
+from lr.watch.stepper.live import LiveSource
+from lr.watch.stepper.session import ScriptSource, Session
 from lr.watch.trace.file import TraceFile, write_trace
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -77,13 +84,6 @@ def bushy() -> TraceFile:
 
 
 @cache
-def long() -> TraceFile:
-    """Some 10,000 events."""
-    steps = [f"step {n} has a few words." for n in range(1300)]
-    return run_of([*steps, "end$"], [step.upper() for step in steps], depth=2)
-
-
-@cache
 def tiny(mode: str) -> TraceFile:
     """The tiny models as they ship, with tokens and caches."""
     from reasoner_kit import with_loader
@@ -132,3 +132,48 @@ def as_file(trace: TraceFile, path: Any) -> Any:
     """Write a trace to `path`, which is given back."""
     write_trace(path, trace)
     return path
+
+
+QUESTION = "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many coins does Ben have?"
+SCRIPT = TextScript(["a.", "b.", "c.", "d$"], ["A.", "x.", "C.", "D$"])
+"""The draft writes in capitals; its step 1 is not the target's."""
+
+
+def script_session(width: int = 1) -> Session:
+    config = SchedulerConfig(Limits(50), depth=2, width=width)
+    return Session(ScriptSource(ScriptedRun(config, SCRIPT)))
+
+
+@cache
+def tiny_reasoner() -> Reasoner:
+    """The tiny models as they ship: they disagree now and then."""
+    with with_loader(load_model):
+        return Reasoner(verifier="oracle")
+
+
+def live_session(mode: str = "lr", **options: object) -> Session:
+    chosen = {
+        "mode": mode,
+        "depth": 3,
+        "temperature": 0.6,
+        "seed": 1,
+        "max_tokens": 60,
+    } | options
+    return Session(LiveSource(tiny_reasoner(), QUESTION, chosen))
+
+
+def talk(session: Session, lines: Iterable[str], width: int = 80) -> str:
+    """What the prompt shows when these lines are typed."""
+    out = io.StringIO()
+    console = Console(file=out, width=width, highlight=False, color_system=None)
+    typed = iter(lines)
+
+    def read(prompt: str) -> str:
+        line = next(typed, None)
+        if line is None:
+            raise EOFError
+        out.write(f"{prompt}{line}\n")
+        return line
+
+    StepperPrompt(session, read, console).run()
+    return out.getvalue()
