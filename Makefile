@@ -9,12 +9,13 @@ JUPYTER ?=
 PYTEST ?=
 EX ?=
 HINT ?=
-CPU ?=
+CPU_INDEX ?=
 
 BIN := $(VENV)/bin
-# CPU=1: PyTorch's build without CUDA. Only Linux has the choice; elsewhere it is the only one.
-CPU_INDEX := $(if $(CPU),--extra-index-url https://download.pytorch.org/whl/cpu)
-INSTALL := $(BIN)/python scripts/install.py -c constraints.txt $(CPU_INDEX)
+# CPU_INDEX=URL: PyTorch's builds without CUDA, from the address that PyTorch's page "Get
+# started" names for CPUs. Only Linux has the choice.
+CPU_OPTION := $(if $(CPU_INDEX),--extra-index-url $(CPU_INDEX))
+INSTALL := $(BIN)/python scripts/install.py -c constraints.txt $(CPU_OPTION)
 # The models are tiny, so one thread per process is fastest. Many tests start Python, so its
 # compiled files are kept.
 FOR_TESTS := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
@@ -81,7 +82,7 @@ $(VENV)/made.stamp:
 
 $(VENV)/package.stamp: $(VENV)/made.stamp pyproject.toml constraints.txt
 	@echo "Installing the package and PyTorch, once. It downloads about 300 MB; on Linux 2.5 GB," \
-		"because PyTorch brings CUDA (make CPU=1: without) ..."
+		"because PyTorch brings CUDA (make CPU_INDEX=URL: without) ..."
 	@$(INSTALL) "pip>=23"
 	@$(INSTALL) -e .
 	@touch $@
