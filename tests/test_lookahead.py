@@ -58,6 +58,19 @@ class ByContent(Verifier):
         return verdicts
 
 
+class Witness(Verifier):
+    """Accepts everything and remembers what it was given."""
+
+    name = "witness"
+
+    def __init__(self):
+        self.pairs = []
+
+    def judge(self, pairs):
+        self.pairs += pairs
+        return [Verdict(True, "") for _ in pairs]
+
+
 def writers(temperature=0.0, seed=0, *, num_blocks=900):
     """A draft and a target."""
     draft, target = (
@@ -302,3 +315,52 @@ def test_the_page_runs_from_the_command_line(monkeypatch, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert {line.split()[0] for line in lines} <= {origin.value for origin in Origin}
     assert "\\boxed{" in lines[-1]
+
+
+@pytest.mark.parametrize("gamma", [1, 2, 4])
+def test_algorithm_1_is_the_synchronous_schedule(gamma):
+    parts = ByContent(0.7), Limits(40, 12)
+    emitted = list(algorithm_1(PROMPT, *writers(1.1, gamma), *parts, gamma))
+    config = {"schedule": Schedule.SYNC, "depth": gamma}
+    steps = Lookahead(PROMPT, *writers(1.1, gamma), *parts, **config).steps()
+    assert emitted == list(steps)
+
+
+@pytest.fixture(scope="module")
+def clean_seed():
+    """A seed whose first cycle of depth 3 consists of steps that end in a boundary."""
+    for seed in range(300):
+        pair = writers(1.2, seed)
+        verifier = Witness()
+        first = list(algorithm_1(PROMPT, *pair, verifier, Limits(150, 60), 3))[:4]
+        pairs = [
+            step
+            for pair in verifier.pairs[:3]
+            for step in (pair.draft, pair.target_step)
+        ]
+        steps = [*(e.step for e in first), *pairs]
+        origins = [e.origin for e in first]
+        complete = all(step.finish is Finish.BOUNDARY for step in steps)
+        if complete and origins == [Origin.ACCEPTED] * 3 + [Origin.BONUS]:
+            return seed
+    raise AssertionError("no such seed")
+
+
+def test_a_cycle_of_three_drafts_has_four_target_rows_and_a_bonus(clean_seed):
+    """One forward reads the trunk; those after it are one batch of four rows that end
+    one by one.
+    """
+    forwards: list[tuple[int, int]] = []
+    pair = writers(1.2, clean_seed)
+    pair[1].runner.observer = lambda rows, tokens, _: forwards.append((rows, tokens))
+    verifier = Witness()
+    cycle = list(algorithm_1(PROMPT, *pair, verifier, Limits(150, 60), 3))[:4]
+    assert [e.origin for e in cycle] == [Origin.ACCEPTED] * 3 + [Origin.BONUS]
+    assert cycle[3].verdict is None
+    assert verifier.pairs[1].prefix == (*PROMPT, *cycle[0].step.tokens)
+    drafts = [len(e.step.tokens) for e in cycle[:3]]
+    targets = [len(pair.target_step.tokens) for pair in verifier.pairs[:3]]
+    lengths = [*targets, len(cycle[3].step.tokens)]
+    expected = [sum(length > t for length in lengths) for t in range(max(lengths))]
+    assert forwards[0] == (1, len(PROMPT) + sum(drafts) - 1)
+    assert [rows for rows, _ in forwards[1 : 1 + len(expected)]] == expected

@@ -9,7 +9,7 @@ import torch
 from toy_kit import random_model
 
 from lr.engine.runner import ModelRunner
-from lr.errors import ContextError, ProtocolError, SettingError
+from lr.errors import ContextError, OutOfBlocks, ProtocolError, SettingError
 from lr.model.attention import REFERENCE, SDPA
 
 V = 23
@@ -94,3 +94,16 @@ def test_what_cannot_be_computed_is_refused():
     model_runner.close(branch)
     with pytest.raises(ProtocolError):
         model_runner.forward([branch])
+
+
+def test_out_of_blocks_changes_nothing():
+    model_runner = runner(num_blocks=3)
+    first, second = model_runner.open(tokens(8, 0)), model_runner.open(tokens(8, 1))
+    model_runner.forward([first])
+    second.extend([1])
+    before = state(model_runner, [first, second])
+    with pytest.raises(OutOfBlocks, match="blocks"):
+        model_runner.forward([second])
+    assert state(model_runner, [first, second]) == before
+    model_runner.close(first)
+    assert close(model_runner.forward([second])[0], alone(second.tokens)[-1])

@@ -15,7 +15,7 @@ import torch
 from tests_root import ROOT
 
 from lr.commands.cli import main
-from lr.commands.run import OFFICIAL, RunModels
+from lr.commands.run import OFFICIAL, RunCommand, RunModels
 from lr.errors import SettingError
 from lr.measure.running import engine_options, identified
 from lr.measure.store import StorageError, Store
@@ -230,3 +230,13 @@ def test_a_run_says_what_was_left_out_and_not_graded(tmp_path, capsys):
     assert (out / "samples.jsonl").is_file()
     assert main(f"{words} --skip_bad_rows --run_code".split()) == 0
     assert "0/1 right (0%), 1 NOT GRADED" in capsys.readouterr().err
+
+
+def test_official_defaults():
+    flags = RunCommand()
+    assert (flags.dataset, flags.prefix) == ("aime-2024.jsonl", "AIME")
+    options = flags.generation
+    assert (options.depth, options.width, options.num_speculative_tokens) == (4, 1, 6)
+    assert (options.prompt_lookup_max, flags.max_tokens_len) == (2, 37000)
+    assert not options.ignore_half_sentence and options.drafter == "ngram"
+    assert RunCommand(use_spec=True, mode="lr+sd").chosen_mode() == "lr+sd"

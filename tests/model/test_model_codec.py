@@ -257,3 +257,27 @@ def test_a_draft_may_lack_added_tokens_and_nothing_else():
     for stranger in strangers:
         with pytest.raises(SettingError, match="draft other and target toy"):
             require_same(codec, stranger)
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 290), max_size=30))
+def test_decoding_any_ids_is_what_transformers_decodes(tokens):
+    """Ids at random are rarely valid UTF-8: both put one U+FFFD in the place of each
+    broken piece.
+    """
+    theirs = toy().tokenizer.decode(tokens, clean_up_tokenization_spaces=False)
+    assert toy().decode(tokens) == theirs
+
+
+def test_special_tokens_have_no_bytes_and_other_added_ones_have():
+    ids = toy().encode("a<think>x</think><|im_end|>")
+    pieces = [toy().token_bytes(token) for token in ids]
+    assert pieces == [b"a", b"<think>", b"x", b"</think>", b""]
+
+
+def test_thinking_is_left_to_the_template_unless_it_is_set():
+    plain = toy().chat("hi")
+    assert toy().chat("hi", enable_thinking=True) == plain
+    without = toy().chat("hi", enable_thinking=False)
+    assert without[: len(plain)] == plain
+    assert toy().decode(without[len(plain) :]) == "<think>\n\n</think>\n\n"

@@ -205,3 +205,18 @@ def test_a_damaged_fit_is_refused_by_field(tmp_path, change, noun):
     path.write_text(json.dumps(GOOD | change if change else change))
     with pytest.raises(SettingError, match=noun):
         VerifierChoice(f"fitted:{path}", codec()).build(None)
+
+
+def test_a_number_in_one_step_only_is_named():
+    [verdict] = NumbersVerifier(decode).judge([pair("It is 7", "It is 8")])
+    assert "7, 8" in verdict.why and verdict.score == pytest.approx(0.0)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", "{", '"fit"'])
+def test_a_file_that_holds_no_fit_is_refused(tmp_path, text):
+    path = tmp_path / "fit.json"
+    path.write_text(text)
+    with pytest.raises(SettingError, match="fitted"):
+        Fit.load(path)
+    with pytest.raises(SettingError, match="fitted"):
+        Fit.load(tmp_path / "nowhere.json")

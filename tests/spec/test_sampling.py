@@ -232,3 +232,13 @@ def test_ties_that_go_on_after_the_head_are_not_lost():
     tokens = draw(logits, params, range(200))
     assert tokens == sample(distribution(logits, params), range(200))
     assert max(tokens) > HEAD
+
+
+def test_a_greedy_tie_has_one_winner_with_and_without_top_k():
+    """In bfloat16 the largest logits of a large vocabulary often tie."""
+    logits = normal(7, 200, 20_000, dtype=torch.float32).to(torch.bfloat16)
+    winners = logits.argmax(-1)
+    for top_k in (0, 20):
+        params = SamplingParams(temperature=0.0, top_k=top_k)
+        assert torch.equal(distribution(logits, params).argmax(-1), winners)
+        assert draw(logits, params, range(200)) == winners.tolist()

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 from token_kit import DRAFTERS, RULES, fits, runner_of
 from toy_kit import (
+    EOS,
     PROMPT,
     decode_plainly,
     random_model,
@@ -22,10 +23,12 @@ from toy_kit import (
 from lr.errors import SettingError
 from lr.spec.acceptance import BlockRule
 from lr.spec.drafters import ModelDrafter, TreeDrafter
+from lr.spec.proposal import Proposal
 from lr.spec.protocol import Limits
 from lr.spec.sampling import distribution
-from lr.spec.token_sd import Speculation
-from lr.types import Coupling, Role, SamplingParams
+from lr.spec.token_sd import Drafter, Speculation
+from lr.trace import TokenRound, Trace
+from lr.types import Coupling, Finish, Role, SamplingParams
 
 MODELS = [random_model(seed) for seed in (0, 1, 3)]
 LIMITS = Limits(40, 14)
@@ -164,3 +167,65 @@ def test_what_a_rule_cannot_take_is_refused():
     for drafter in (shared, TreeDrafter(runner, SamplingParams(1.0))):
         with pytest.raises(SettingError, match="block"):
             Speculation(drafter, BlockRule(), 4)
+
+
+class Prophet(Drafter):
+    """Proposes the true continuation, so that ends and boundaries fall inside accepted
+    runs. Silent on texts shorter than `start`."""
+
+    name = "prophet"
+
+    def __init__(self, text, start=0):
+        self.text = text
+        self.start = start
+
+    def propose(self, contexts, k):
+        proposals = []
+        for context in contexts:
+            length = len(context.tokens)
+            depth = min(k, context.limit) if length >= self.start else 0
+            proposals.append(Proposal.chain(self.text[length : length + depth]))
+        return proposals
+
+
+@cache
+def ending_seed():
+    """A seed at which plain sampling begins with a step of at least 9 tokens and ends
+    its text after at least 16, and that text.
+    """
+    for seed in range(500):
+        target = writer(Role.TARGET, MODELS[0], temperature=1.2, seed=seed)
+        emitted = list(decode_plainly(PROMPT, target, LIMITS))
+        text = tokens_of(emitted)
+        if text[-1] == EOS and len(text) >= 16 and len(emitted[0].step.tokens) >= 9:
+            return seed, text
+    raise AssertionError("no such seed")
+
+
+@pytest.mark.parametrize("k", [1, 2, 4, 8])
+def test_the_end_of_text_and_boundaries_inside_accepted_runs(k):
+    """Everything proposed is right, junk after the end included: nothing after the end
+    or the boundary is emitted, at any offset.
+    """
+    seed, text = ending_seed()
+    ended_inside = 0
+    for shift in range(k + 1):  # moves the end through every place of the block
+        trace = Trace()
+        prophet = Prophet([*PROMPT, *text, *[5] * 9], start=len(PROMPT) + shift)
+        target = speculating(
+            0, prophet, "match", k, temperature=1.2, seed=seed, trace=trace
+        )
+        emitted = list(decode_plainly(PROMPT, target, LIMITS))
+        assert tokens_of(emitted) == text
+        assert emitted[-1].step.finish is Finish.EOS
+        rounds = [event for _, event in trace.events if isinstance(event, TokenRound)]
+        ended_inside += any(r.emitted <= r.accepted for r in rounds)
+    assert ended_inside
+
+
+@pytest.mark.parametrize("budget", range(1, 12))
+def test_the_budget_is_never_overshot(budget):
+    limits = Limits(budget, 14)
+    target = speculating(1, Prophet(PROMPT + plain(1)), "reject", 6)
+    emitted = tokens_of(decode_plainly(PROMPT, target, limits))
+    assert emitted == plain(1, limits) and len(emitted) <= budget

@@ -1,6 +1,9 @@
 """Verifiers that ask a model: reading an answer, keeping prefixes, and the judge, the
 score and the likelihood on random models."""
 
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -237,3 +240,13 @@ def test_an_answer_in_other_words_is_no_verdict(make):
     verifier.judge(PAIRS[:2])
     with pytest.raises(SettingError, match="tiny"):
         verifier.judge(PAIRS[:1])
+
+
+def test_threads_take_turns_at_one_judge():
+    verifier = judge()
+    expected = [verdict.aligned for verdict in verifier.judge(PAIRS)]
+    with ThreadPoolExecutor(4) as threads:
+        answers = list(threads.map(verifier.judge, [PAIRS] * 40))
+    assert all([v.aligned for v in verdicts] == expected for verdicts in answers)
+    again = pickle.loads(pickle.dumps(verifier.answers))
+    assert again == verifier.answers and "lock" not in vars(verifier.prefixes)

@@ -15,12 +15,14 @@ from theory_kit import Replay, stage
 from lr.spec.protocol import Schedule, SchedulerConfig, WorkKind
 from lr.theory.asynchronous import (
     async_parallelism,
+    lr_async_speedup,
     stage_times,
 )
 from lr.theory.distributions import Constant
 from lr.theory.formula_vs_simulation import FORMULAS, Point
+from lr.theory.hybrid import hybrid_speedup
 from lr.theory.simulate import ENDLESS, World, simulate
-from lr.theory.synchronous import lr_sync_cycle_speedup, lr_sync_speedup
+from lr.theory.synchronous import lr_sync_cycle_speedup, lr_sync_speedup, sd_speedup
 
 WINDOWS = {"paper": Schedule.PAPER, "depth": Schedule.DEPTH}
 POINT = Point(0.35, 0.25, 3, 0.2, 0.05, 3, 2.0, 0.3, 0.2, 1500, 1)
@@ -73,3 +75,21 @@ def test_every_formula_of_lr_theory_agrees_with_the_clock(formula):
     assert value > 0
     simulated = formula.simulated(POINT)
     assert abs(simulated.value - value) < 6 * simulated.error + 1e-9
+
+
+def test_the_product_exactly():
+    """If the inner speculation makes draft and target g times as fast, lookahead on top
+    of it is g times as fast: time is scaled.
+    """
+    g = sd_speedup(0.6, 3, 0.1)
+    config = SchedulerConfig(ENDLESS, Schedule.PAPER, 3)
+    outcomes = Replay([True, True, False])
+
+    def seconds(faster: float) -> float:
+        target, draft = Constant(1 / faster), Constant(0.2 / faster)
+        return simulate(config, World(outcomes, target, draft), 30).seconds
+
+    assert seconds(1) / seconds(g) == pytest.approx(g, rel=1e-12)
+    product_of_both = g * lr_async_speedup(0.6, 3, 0.2)
+    hybrid = hybrid_speedup(0.6, 0.6, 0.2, 0.1, 3, 4, "async")
+    assert hybrid == pytest.approx(product_of_both, rel=1e-12)

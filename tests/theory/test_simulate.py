@@ -21,6 +21,7 @@ from lr.theory.distributions import (
     Resampled,
 )
 from lr.theory.simulate import ENDLESS, Workers, World, simulate
+from lr.types import Origin
 
 KEYS = [Stream.root(3).key(i) for i in range(4000)]
 STEPS = 1500
@@ -145,3 +146,19 @@ def test_distributions_have_their_means():
     mean_over_keys(both_accepted, 1 / 3)
     alike = BetaSiblings(0.86e-3, 0.14e-3)
     mean_over_keys(lambda key: alike.equivalent(0, key, 0), 0.86)
+
+
+def test_late_drafts_rejected_as_the_official_code_does():
+    """A draft slower than the target is never in time; waited for, it sets the pace and
+    all is accepted.
+    """
+    world = World(Bernoulli(1), draft=Constant(1.2))
+    waits = simulate(SchedulerConfig(ENDLESS, Schedule.DEPTH, 3), world, 20)
+    assert waits.origins == {Origin.ACCEPTED: 20} and waits.seconds == pytest.approx(
+        20 * 1.2, abs=1e-12
+    )
+    config = SchedulerConfig(ENDLESS, Schedule.DEPTH, 3, reject_late=True)
+    rejects = simulate(config, world, 20)
+    assert rejects.origins == {
+        Origin.CORRECTION: 20
+    } and rejects.seconds == pytest.approx(20, abs=1e-12)

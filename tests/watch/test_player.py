@@ -5,11 +5,13 @@ as markup, the states and statistics that Python computes.
 import json
 import re
 from importlib.resources import files
+from itertools import pairwise
 
 import pytest
 from watch_kit import NASTY, as_file, nasty, scripted, tiny
 
 from lr.commands.cli import main
+from lr.watch.figures.clock import CANCELLED, timeline_of
 from lr.watch.figures.style import COLOURS, WASHES
 from lr.watch.figures.tree import cards_of
 from lr.watch.player.page import (
@@ -117,3 +119,15 @@ def test_the_command_writes_a_page_and_spares_the_trace(tmp_path, capsys):
     assert main(["play", str(trace), "-o", str(trace)]) == 2
     assert "trace itself" in capsys.readouterr().err
     assert trace.read_bytes() == before
+
+
+def test_spans_of_a_lane_do_not_cover_each_other():
+    timeline = timeline_of(scripted())
+    kinds = [record.kind for record in scripted().records]
+    outcomes = [span.outcome for span in timeline.spans]
+    assert outcomes.count(CANCELLED) == kinds.count("cancel")
+    for lane in timeline.lanes:
+        for row in range(lane.rows):
+            spans = [s for s in timeline.spans if (s.lane, s.row) == (lane.name, row)]
+            spans.sort(key=lambda span: (span.begin, span.end))
+            assert all(a.end <= b.begin for a, b in pairwise(spans))

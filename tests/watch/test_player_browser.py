@@ -219,3 +219,9 @@ def test_every_control_has_a_name_and_shows_its_focus(window):
     page.keyboard.press("Tab")
     outline = "getComputedStyle(document.activeElement).outlineStyle"
     assert page.evaluate(outline) != "none"
+
+
+def test_texts_of_a_trace_do_nothing(window):
+    page = window.open("nasty", "#event=9999")
+    assert page.evaluate("window.struck === undefined && document.images.length === 0")
+    assert "</script>" in text(page, "question")
