@@ -75,7 +75,6 @@ def serve_page(engine: Engine, answer: Answer) -> Steps:
             draft_forwards=options.draft_forwards,
         )
         for emitted in page.steps():
-            # of a bonus there is none
             verdicts = [] if emitted.verdict is None else [emitted.verdict]
             answer.trace.record(emission(emitted, *verdicts))
             yield answer, answer.hand_over(emitted, last=not page.root.limit)

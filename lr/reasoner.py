@@ -139,13 +139,9 @@ class Reasoner:
         override its settings. `detailed` records everything that happens, not only what
         statistics need (`docs/trace.md`)."""
         answer = self.run(
-            question,
-            options,
-            variant=variant,
-            detailed=detailed,
-            **changes,
+            question, options, variant=variant, detailed=detailed, **changes
         )
-        return self.engine.finish(answer)
+        return answer.finish()
 
     def run(
         self,

@@ -116,7 +116,7 @@ def machine_lines() -> Iterator[str]:
     """What this machine has, and what models get on it."""
     import torch
 
-    from lr.model.weights import bfloat16_unit
+    from lr.model.layers import bfloat16_unit
 
     yield f"lr {__version__}, Python {platform.python_version()}"
     for package in PACKAGES:

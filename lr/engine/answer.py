@@ -70,7 +70,6 @@ class Answer:
         self.nodes: dict[NodeId, AnswerNode] = {}  # of the live tree
         self.pairs: dict[NodeId, Pair] = {}  # that wait for a verdict
         self.emitted: list[EmittedStep] = []
-        # decides; the answer obeys
         self.scheduler = LookaheadScheduler(question.scheduler_config())
         self.steering: Steering | None = None
         controller = question.variant.make("controller")
@@ -112,14 +111,12 @@ class Answer:
         """Add an emitted step to the answer. Its text are the characters that its bytes
         complete; the `last` step gets what is left."""
         token_bytes = self.question.codec.token_bytes
-        # may end inside a character
+        # A token may end inside a character; its beginning is held for the next step.
         written = b"".join(map(token_bytes, emitted.step.tokens))
         rejected = None
         if emitted.rejected is not None:
             data = b"".join(map(token_bytes, emitted.rejected.tokens))
-            # only to be shown
             rejected, _ = whole_characters(self._held + data, last=True)
-        # held for the next
         text, self._held = whole_characters(self._held + written, last=last)
         step = AnswerStep(
             index=emitted.index,
@@ -151,7 +148,7 @@ class Answer:
         drafted = [] if self.draft is None else self.draft.take()
         for written in drafted:
             node = self.nodes.get(written.node)
-            # else cancelled, or given up
+            # No node: the draft was cancelled. No step: it was given up.
             if node is not None and written.step is not None:
                 node.tokens += written.step.tokens
                 node.drafted = written
@@ -165,7 +162,6 @@ class Answer:
 
     def take_verdict(self, node: NodeId, verdict: Verdict) -> None:
         """Report the verdict on a pair, unless an earlier verdict has cancelled it."""
-        # else an earlier verdict cancelled it
         if self.pairs.pop(node, None) is not None:
             self._report(messages.Judged(node, verdict))
 
@@ -253,7 +249,6 @@ class Answer:
 
     def _pair(self, judge: messages.Judge) -> Pair:
         """What the verifier is to see of a draft step."""
-        # of this step
         stream = self.question.role_stream(Role.TARGET).fold_in(judge.parent.index)
         drafted = self.nodes[judge.node].drafted
         assert drafted is not None, "a pair has a draft step"
@@ -262,7 +257,7 @@ class Answer:
             draft=judge.draft,
             target=judge.target,
             draft_logprobs=drafted.logprobs,
-            # no draw of a token uses it
+            # a stream of its own: no token is drawn from it
             stream=stream.fold_in("verdict", judge.node.number),
             index=judge.parent.index,
             prompt=len(self.question.prompt),

@@ -31,7 +31,6 @@ from lr.model.codec import Codec
 from lr.model.device import can_share_weights, is_one_gpu, own_stream
 from lr.model.qwen import CausalLM
 from lr.options import GenerateOptions, Mode
-from lr.result import Result
 from lr.spec.variant import Variant, apply_settings
 from lr.spec.verifiers.base import Requires, Verifier
 from lr.types import Role, require
@@ -89,14 +88,14 @@ class Engine:
             return DraftWorker(partial(_given, (beside, token_bytes)), as_thread=True)
         weights = draft.state_dict().values()
         size = sum(tensor.numel() * tensor.element_size() for tensor in weights)
-        packed = any(tensor.is_mkldnn for tensor in weights)  # for this process alone
+        # packed matrices cannot be read by another process
+        packed = any(tensor.is_mkldnn for tensor in weights)
+        shared = not packed and can_share_weights(draft.device, size)
         checkpoint = DraftCheckpoint(
             self.loader,
             name,
             draft.device,
-            model=None
-            if packed or not can_share_weights(draft.device, size)
-            else draft,
+            model=draft if shared else None,
             # a process cannot call our codec
             pieces=tuple(map(token_bytes, range(self.codec.vocab_size))),
             known_tokens=self.known_tokens,
@@ -110,7 +109,6 @@ class Engine:
         names, else the fastest that the models allow."""
         if self.draft is None:
             return "ar"
-        # "lr" of tiny-target
         stated: Mode | None = self.codec.generation_config.get("mode")
         return stated or "lr+sd"
 
@@ -130,7 +128,7 @@ class Engine:
         prompt = self.codec.chat(
             text, system=options.system, enable_thinking=options.enable_thinking
         )
-        # whose context counts
+        # Without a draft model the target's own context is the limit.
         draft = self.draft if options.needs_draft else self.target
         if draft is None:
             raise SettingError(
@@ -156,12 +154,6 @@ class Engine:
             num_blocks=self.num_blocks,
             models={k: str(v).removeprefix("torch.") for k, v in models.items() if v},
         )
-
-    def finish(self, answer: Answer) -> Result:
-        """Answer one question to its end."""
-        for _ in self.serve([answer]):
-            pass
-        return answer.result
 
     def overlaps(self, options: GenerateOptions) -> bool:
         """Whether the draft writes in the worker."""
@@ -228,7 +220,7 @@ class Engine:
         blocks = largest * min(concurrency, len(answers))
         if self.num_blocks is not None:
             blocks = self.num_blocks
-        # on CUDA
+        # not None: on CUDA
         elif (fitting := room(self._caches(answers[0].question.options))) is not None:
             rounded = -(-blocks // ROUND) * ROUND  # up
             blocks = min(rounded if 16 * rounded <= fitting else blocks, fitting)

@@ -174,7 +174,7 @@ class Loop:
             return False
         verifier = self.verifier
         assert isinstance(verifier, Verifier), "nothing is drafted without one"
-        # else a rejection asks for a step
+        # It does: the target has written its own step, so a rejection asks for none.
         compares = Requires.TARGET_STEP in verifier.requires
         logits_before = {}
         if Requires.TARGET_LOGPROBS in verifier.requires:
@@ -224,7 +224,7 @@ def read_drafts(
             parent = answer.parent(node)
             answer.fork_target(parent)  # a draft step may be far ahead of the target
             prefix = answer.nodes[parent].tokens
-            # its logits are those of the step's first token
+            # after the prefix's last token come the logits of the step's first
             tokens = (prefix[-1], *answer.pairs[node].draft.tokens)
             branches.append(answer.target.forked(parent, len(prefix) - 1, tokens))
         readings = runner.forward(branches, "all")  # [t, v] each

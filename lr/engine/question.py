@@ -72,7 +72,8 @@ class Question:
         alternative of each is drawn with the target's noise; the others never are."""
         options = self.options
         shared = options.coupling == "shared"
-        # which one of several is not known yet
+        # The next draft step can begin early only if it is known where: after the one
+        # alternative that the draft model writes itself.
         begins_ahead = options.width == 1 and self.variant.step_source is None
         return DraftPlan(
             root=NodeId(0, 0),

@@ -33,7 +33,7 @@ from lr.spec.variant import Variant
 from lr.spec.verifiers.base import Pair, Requires, Verifier
 from lr.spec.verifiers.fitted import SCORES, SIGNALS
 from lr.tiny.names import speaks_tiny
-from lr.types import require
+from lr.types import Role, require
 from lr.variants.loading import load_variant
 
 Row = dict[str, Any]
@@ -78,8 +78,8 @@ class Lab:
     repeats: int = 1
     data: str = ""
     head: Mapping[str, Any] = field(default_factory=dict)
-    _reasoners: dict[bool, Reasoner] = field(default_factory=dict, init=False)
     failures: dict[str, Exception] = field(default_factory=dict, init=False)
+    _reasoners: dict[bool, Reasoner] = field(default_factory=dict, init=False)
     _verifiers: dict[str, Verifier] = field(default_factory=dict, init=False)
     _warm: dict[str, Variant] = field(default_factory=dict, init=False)
 
@@ -139,26 +139,33 @@ class Lab:
         """The pairs, read by target and draft where a required log-probability is
         missing. Raises `SettingError` if the models are not those of the pairs."""
         read = list(pairs)
-        asked = {
-            "logprobs": (Requires.TARGET_LOGPROBS, "target"),
-            "draft_logprobs": (Requires.DRAFT_LOGPROBS, "draft"),
-        }
-        for name, (need, role) in asked.items():
-            missing = [n for n, pair in enumerate(read) if not getattr(pair, name)]
-            if need not in requires or not missing:
-                continue
-            reasoner = self.reasoner()
-            model = getattr(reasoner.engine, role)
-            lacks = f"--{'draft_' * (role == 'draft')}model: the pairs hold no log-"
-            require(model is not None, role, None, f"{lacks}probabilities of it")
-            bare = [read[number] for number in missing]
-            self.require_vocabulary(bare)
-            runner = asked_model(model, reasoner.codec).runner
-            logs = read_logprobs(runner, bare)
-            for number, logprobs in zip(missing, logs, strict=True):
-                changed: dict[str, Any] = {name: logprobs}
-                read[number] = replace(read[number], **changed)
+        if Requires.TARGET_LOGPROBS in requires:
+            missing = [n for n, pair in enumerate(read) if not pair.logprobs]
+            for number, logs in self._read(read, missing, Role.TARGET):
+                read[number] = replace(read[number], logprobs=logs)
+        if Requires.DRAFT_LOGPROBS in requires:
+            missing = [n for n, pair in enumerate(read) if not pair.draft_logprobs]
+            for number, logs in self._read(read, missing, Role.DRAFT):
+                read[number] = replace(read[number], draft_logprobs=logs)
         return read
+
+    def _read(
+        self, pairs: Sequence[Pair], missing: Sequence[int], role: Role
+    ) -> Iterator[tuple[int, tuple[float, ...]]]:
+        """The log-probabilities of these draft steps under a model, each with its
+        pair's number."""
+        if not missing:
+            return
+        engine = self.reasoner().engine
+        model = engine.target if role is Role.TARGET else engine.draft
+        flag = "--model" if role is Role.TARGET else "--draft_model"
+        expected = f"{flag}: the pairs hold no log-probabilities of it"
+        require(model is not None, role.value, None, expected)
+        assert model is not None
+        bare = [pairs[number] for number in missing]
+        self.require_vocabulary(bare)
+        runner = asked_model(model, self.reasoner().codec).runner
+        yield from zip(missing, read_logprobs(runner, bare), strict=True)
 
     @property
     def is_tiny(self) -> bool:

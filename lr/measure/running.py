@@ -161,7 +161,8 @@ class Evaluation:
         verifier = self.reasoner.verifier
         again = engine.question(first.question.text, options, verifier, variant)
         blocks = engine.cache_size(answers, self.concurrency)
-        engine.finish(Answer(replace(again, blocks=blocks)))
+        for _ in engine.serve([Answer(replace(again, blocks=blocks))]):
+            pass
 
     def _keep(self, key: AnswerKey, answer: Answer) -> AnswerRecord:
         """Write all files of a complete answer, the result last: `Store.done` looks for

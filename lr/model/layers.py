@@ -47,6 +47,7 @@ class Linear(Module, nn.Linear):
         return product(x, weights["weight"], weights["bias"])
 
 
+BFLOAT16_UNITS = ("amx_bf16", "avx512_bf16")  # the better first
 ROWS_FROM_LEFT = 32
 """With more rows the arithmetic takes longer than reading the weights."""
 
@@ -71,9 +72,17 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 @cache
+def bfloat16_unit() -> str:
+    """The instructions by which this processor multiplies bfloat16; "" if it has
+    none."""
+    capabilities = torch.cpu.get_capabilities()
+    units = [unit for unit in BFLOAT16_UNITS if capabilities.get(unit)]
+    return units[0] if units else ""
+
+
 def has_amx() -> bool:
     """Whether this processor has Intel's units for products of bfloat16 matrices."""
-    return bool(torch.cpu.get_capabilities().get("amx_bf16"))
+    return bfloat16_unit() == "amx_bf16"
 
 
 class Embedding(Module, nn.Embedding):

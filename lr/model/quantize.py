@@ -125,5 +125,5 @@ def quantize_matrix(model: CausalLM, weights: str, name: str) -> None:
         return
     rows, columns = matrix.weight.shape
     if rows % 16 == 0 and columns % GROUP == 0:
-        bias = getattr(matrix, "bias", None)
+        bias = matrix.bias if type(matrix) is Linear else None
         setattr(owner, attribute, KINDS[weights](matrix.weight, bias))

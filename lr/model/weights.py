@@ -25,6 +25,7 @@ from lr.errors import CheckpointError
 from lr.model.config import ModelConfig, read_config
 from lr.model.device import find_device
 from lr.model.files import StoredTensor, open_tensors, read_json, resolve
+from lr.model.layers import bfloat16_unit
 from lr.model.qwen import CausalLM, Network
 from lr.registry import Checkpoint, dummies
 from lr.types import require
@@ -39,7 +40,6 @@ EMBEDDING_KEY = "model.embed_tokens.weight"
 HEAD_KEY = "lm_head.weight"
 BUFFERS = (".inv_freq", ".cos_cached", ".sin_cached")
 """Ends of keys that older versions of transformers stored. They follow from config.json."""
-BFLOAT16_UNITS = ("amx_bf16", "avx512_bf16")
 LARGE = 50_000_000
 """With at most so many weights a model stays in the caches of a processor, and float32
 is quicker. Beyond, every pass reads the weights from memory, where bfloat16 is half as
@@ -307,11 +307,3 @@ def cpu_dtype(config: ModelConfig, stored: torch.dtype) -> torch.dtype:
     large = num_weights(config) > LARGE  # beyond the caches of a processor
     half = stored in (torch.bfloat16, torch.float16)  # nothing more is lost
     return torch.bfloat16 if large and half and bfloat16_unit() else torch.float32
-
-
-def bfloat16_unit() -> str:
-    """The instructions by which this processor multiplies bfloat16; "" if it has
-    none."""
-    capabilities = torch.cpu.get_capabilities()
-    units = [unit for unit in BFLOAT16_UNITS if capabilities.get(unit)]
-    return units[0] if units else ""
