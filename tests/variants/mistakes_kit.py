@@ -13,8 +13,10 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
+import torch
+
 from lr.rng import uniform
-from lr.spec.acceptance import BlockRule, RejectRule
+from lr.spec.acceptance import AcceptanceRule, BlockRule, Outcome, RejectRule
 from lr.spec.drafters import LookupDrafter, ModelDrafter
 from lr.spec.proposal import Proposal
 from lr.spec.variant import Controller, StepSource, Variant
@@ -77,6 +79,13 @@ def keep_the_pair(pair):
     return Like().verdict(pair)
 
 
+def consume(self, pairs):
+    verdicts = []
+    while pairs:
+        verdicts.insert(0, Like().verdict(pairs.pop()))
+    return verdicts
+
+
 def chooser(choose, verdict=None):
     variant = verdicts(
         verdict or Like().verdict,
@@ -86,6 +95,16 @@ def chooser(choose, verdict=None):
 
 
 # Other parts that decide about steps
+
+
+class InItsClass(Controller):
+    """Counts the calls of all answers."""
+
+    count = 0
+
+    def depth(self, progress):
+        InItsClass.count += 1
+        return 1 + InItsClass.count % 3
 
 
 def controller(depth=lambda progress: 3, **members):
@@ -193,7 +212,41 @@ class SharedTable(LookupDrafter):
         return [Proposal.chain([self.table][: min(k, c.limit)]) for c in contexts]
 
 
+class KeepsTexts(LookupDrafter):
+    """Frees nothing."""
+
+    def __init__(self, setup):
+        super().__init__()
+        self.texts = []
+
+    def forget(self, branches):
+        self.texts += [list(branch.tokens) for branch in branches]
+
+
 # Rules
+
+
+class WrongFromTheFourth(RejectRule):
+    """Draws again from p after three tokens."""
+
+    def outcomes(self, p_rows, proposal):
+        usual = RejectRule.outcomes(self, p_rows, proposal)
+        if not proposal.is_chain or len(proposal) < 4:
+            return usual
+        return [
+            replace(o, next_probs=lambda: p_rows[3]) if len(o.nodes) == 3 else o
+            for o in usual
+        ]
+
+
+class ByTheLastDraft(AcceptanceRule):
+    """Decides about the first draft by the last one, and lists one outcome only."""
+
+    name = "by the last draft"
+
+    def outcomes(self, p_rows, proposal):
+        end = len(proposal) if proposal.tokens[-1] else 0
+        return [Outcome(1.0, tuple(range(end)), lambda: p_rows[end])]
 
 
 def rule(change):
@@ -247,6 +300,9 @@ REFUSED = {
     "a_step_outside_the_vocabulary": lambda reasoner: source(lambda tokens: [99999, 5]),
     # drafters
     "a_q_that_sums_to_less": lambda reasoner: drawn(lambda p: replace(p, q=p.q * 0.9)),
+    "a_rounded_q": lambda reasoner: drawn(
+        lambda p: replace(p, q=p.q.bfloat16().double())
+    ),
     "a_token_of_the_branch_overwritten": lambda reasoner: looked_up(overwrite_a_token),
     "a_misspelt_learn": lambda reasoner: lookup(learns=LookupDrafter.learn),
     "too_deep": lambda reasoner: looked_up(
@@ -270,6 +326,7 @@ REFUSED = {
 
 RAISED = {
     "an_exception": lambda reasoner: accepts(lambda pair: 1 / 0),
+    "pairs_that_are_consumed": lambda reasoner: verifier(judge=consume),
     "a_forgotten_requires": lambda reasoner: verifier(requires=Requires.TARGET_STEP),
     "a_rule_that_forgets_certain_drafts": lambda reasoner: Variant(
         rule=derived(RejectRule, outcomes=without_certain_drafts)
@@ -285,14 +342,22 @@ BROKEN = {
     "a_memo_that_forgets_the_prefix": lambda reasoner: verdicts(
         lambda pair: STORE.setdefault(pair.draft.tokens, Like().verdict(pair))
     ),
+    "a_memo_by_identity": lambda reasoner: verdicts(
+        lambda pair: STORE.setdefault(id(pair), Like().verdict(pair))
+    ),
     "the_pairs_are_kept": lambda reasoner: verdicts(keep_the_pair),
     # controllers and segmenters
     "one_controller_made_again_and_again": lambda reasoner: shared_controller(),
+    "a_count_in_the_class": lambda reasoner: Variant(controller=InItsClass),
     "steps_that_never_end": lambda reasoner: segmenter(lambda tokens: False),
     "a_step_by_a_counter": lambda reasoner: source(
         lambda tokens: [next(NUMBERS) % 461]
     ),
     # drafters
+    "a_q_of_another_width": lambda reasoner: drawn(
+        lambda p: replace(p, q=torch.nn.functional.pad(p.q, (0, 3)))
+    ),
+    "texts_never_freed": lambda reasoner: Variant(drafter=KeepsTexts),
     "the_rows_of_q_shifted_by_one": lambda reasoner: drawn(
         lambda p: replace(p, q=p.q.roll(1, 0))
     ),
@@ -316,6 +381,12 @@ BROKEN = {
     # rules
     "a_redraw_after_a_rejection": lambda reasoner: rule(
         lambda o, p_rows: replace(o, next_probs=lambda: row_after(o, p_rows))
+    ),
+    "a_rule_that_is_wrong_from_the_fourth_draft_on": lambda reasoner: Variant(
+        rule=WrongFromTheFourth, settings={"drafter": "draft"}
+    ),
+    "a_rule_that_looks_at_later_drafts": lambda reasoner: Variant(
+        rule=ByTheLastDraft, settings={"drafter": "draft"}
     ),
     "the_targets_rows_overwritten": lambda reasoner: rule(overwrite_the_rows),
     "a_rule_that_needs_fresh_noise_and_says_not": lambda reasoner: Variant(
