@@ -11,6 +11,7 @@ import mistakes_kit as kit
 import pytest
 import torch
 
+from lr.commands.check import Check
 from lr.errors import LRError
 from lr.reasoner import Reasoner
 from lr.spec.variant import Variant
@@ -80,3 +81,32 @@ def test_a_wrong_value_is_refused_in_an_answer_too(
     with pytest.raises(LRError):  # noqa: PT012
         variant = load("REFUSED", name, reasoner)
         reasoner.generate(QUESTIONS[0], variant=variant, max_tokens=30)
+
+
+BY_HASH = """
+from lr.spec.verifiers.base import Verifier
+from lr.types import Verdict
+
+
+class ByHash(Verifier):
+    name = "by hash"
+
+    def judge(self, pairs):
+        return [Verdict(hash(str(pair.draft.tokens)) % 3 > 0, "x") for pair in pairs]
+"""
+
+
+@pytest.mark.ci
+def test_a_verdict_by_the_hash_of_a_text_is_found_in_another_process(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "by_hash.py"
+    file.write_text(BY_HASH, "utf-8")
+    with pytest.raises(SystemExit):
+        Check(f"{file}:ByHash").run()
+    [fault] = [
+        line for line in capsys.readouterr().out.splitlines() if "BROKEN" in line
+    ]
+    assert "another process" in fault
+    Check("confidence_cascade", max_tokens=10).run()
+    assert "green" in capsys.readouterr().out

@@ -21,12 +21,13 @@ Question = TypeVar("Question")
 @dataclass
 class Findings:
     """What was found out about one part: statements that hold, those that do not (with
-    what came instead), and remarks."""
+    what came instead), remarks, and `answers` that another process must give too."""
 
     part: str
     held: list[str] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
+    answers: list[str] = field(default_factory=list)
 
     def must(self, holds: bool, statement: str, instead: object) -> None:
         """Note that a statement holds, or what came instead."""
@@ -52,6 +53,7 @@ def same_everywhere(
     earlier questions, another object, the clock, or the global random generators."""
     part = anew()
     answers = [ask(part, question) for question in questions]
+    findings.answers.append(repr(answers))
     numbers = list(range(len(questions)))
     shuffled = random.Random(1).sample(numbers, len(numbers))
     repeated = "the same question gets the same answer again"
