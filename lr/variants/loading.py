@@ -30,6 +30,7 @@ from lr.variants.confidence_cascade import confidence_cascade
 from lr.variants.rsd import rsd
 from lr.variants.specguard import specguard
 from lr.variants.specreason import specreason
+from lr.variants.suffix_store import suffix_store
 from lr.variants.token_recycling import token_recycling
 
 VARIANTS: dict[str, Callable[..., Variant]] = {
@@ -42,6 +43,7 @@ VARIANTS: dict[str, Callable[..., Variant]] = {
         specguard,
         adaptive,
         token_recycling,
+        suffix_store,
     )
 }
 """The variants that come with the package."""

@@ -82,3 +82,19 @@ def test_a_trace_says_what_the_variant_replaced(reasoner: Reasoner) -> None:
     assert header.mode == "sd" and header.replaced == ["drafter"]
     assert header.verifier is None and "judge" not in header.models
     assert "drafter of the variant" in setting_of(header)
+
+
+def test_a_store_of_answers_is_cold_first_and_quicker_for_the_same_question_again(
+    reasoner: Reasoner,
+) -> None:
+    variant = load_variant("suffix_store", reasoner)
+    options = {"max_tokens": 60, "seed": 1}
+    plain = reasoner.generate(QUESTION, mode="ar", **options)
+    answers = [
+        reasoner.generate(QUESTION, variant=variant, **options) for _ in range(2)
+    ]
+    fresh = load_variant("suffix_store", reasoner)
+    cold = reasoner.generate(QUESTION, variant=fresh, **options)
+    assert [answer.tokens for answer in answers] == [plain.tokens] * 2
+    passes = [answer.stats.target_passes for answer in (*answers, cold)]
+    assert passes[1] < passes[0] / 3 and passes[2] == passes[0]

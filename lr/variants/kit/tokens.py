@@ -210,7 +210,7 @@ def write_rounds(
     findings: Findings, make: MakeDrafter, numbers: Sequence[int]
 ) -> list[Any]:
     """What a new drafter proposes for these texts in a few rounds, in which it learns
-    from a target. For one with memory: the tokens that are written."""
+    from a target. For one with memory: the first tokens that are written."""
     draft = random_runner(layers=1)
     proposed = rounds_of(make(DrafterSetup(draft, SAMPLINGS[0])), numbers)
     held = draft.cache.pool.num_used
@@ -224,19 +224,22 @@ def rounds_of(drafter: Drafter, numbers: Sequence[int]) -> list[Any]:
     speculation = Speculation(drafter, MatchRule(), 4, checked=True)
     branches = [target.open(TEXTS[number]) for number in numbers]
     proposed: list[list[Any]] = [[] for _ in numbers]
-    for number_of_round, limit in enumerate((9, 9, 2, 0, 1)):
-        contexts = [
-            Context(branch, limit, Draws(Stream.root(9).fold_in(i), number_of_round))
-            for i, branch in zip(numbers, branches, strict=True)
-        ]
+    limits = (9, 9, 2, 0, 1)
+    for limit in limits:
+        contexts = []
+        for i, branch in zip(numbers, branches, strict=True):
+            offset = len(branch.tokens) - len(TEXTS[i])
+            draws = Draws(Stream.root(9).fold_in(i), offset)
+            contexts.append(Context(branch, limit, draws))
         ends = speculate(target, SAMPLINGS[0], speculation, contexts, detailed=True)
         for rounds, end in zip(proposed, ends, strict=True):
             assert end.detail is not None
             tokens = end.detail.draft_tokens
             proposal = [(token.token, token.parent) for token in tokens]
-            rounds.append(end.tokens if drafter.memory else proposal)
+            rounds += end.tokens if drafter.memory else [proposal]
     drafter.forget(branches)
-    return proposed
+    # Every round writes a token, or more if the drafts are good.
+    return [rounds[: len(limits)] for rounds in proposed]
 
 
 def bytes_held(part: object) -> int:

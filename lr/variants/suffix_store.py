@@ -1,0 +1,65 @@
+"""A store of earlier answers, after SuffixDecoding (arXiv 2411.04975): what followed the
+last tokens before is proposed again.
+
+    lr run ... --variant suffix_store
+    lr generate --variant "suffix_store(longest=32)"
+
+The longest ending of the text that stands in an earlier answer, or earlier in this one,
+is continued from there. One part: a drafter with `memory`. The first answer has only its
+own text to look into; samples of one question are fast from the second on.
+
+Faithful: suffixes of any length, over all answers of a run, no model. Different: the
+paper keeps suffix trees with counts and weighs continuations; here the latest one is
+taken, found by a search of the text. It drafts no more tokens than have matched.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from lr.kvcache.branch import Branch
+from lr.reasoner import Reasoner
+from lr.spec.drafters import LookupDrafter, earlier_end
+from lr.spec.proposal import EMPTY, Proposal
+from lr.spec.variant import Variant
+
+BETWEEN = -1  # stands between two texts; no token has this number
+
+
+class SuffixStore(LookupDrafter):
+    """Looks up the last tokens in `store`, the texts of earlier answers, and in the
+    branch itself."""
+
+    name = "suffix store"
+    shares_state = True
+    memory = True
+
+    def __init__(self, store: list[int], longest: int) -> None:
+        super().__init__(longest, 2)
+        self.store = store
+
+    def _look_up(self, tokens: Sequence[int], k: int) -> Proposal:
+        """What followed the longest ending, at most as many tokens as that has."""
+        text = [*self.store, *tokens]
+        data = array("q", text).tobytes()
+        for n in range(min(self.longest, len(tokens) - 1), self.shortest - 1, -1):
+            end = earlier_end(data, n)
+            if end is not None:
+                following = [*text[end : end + max(0, min(k, n))], BETWEEN]
+                return Proposal.chain(following[: following.index(BETWEEN)])
+        return EMPTY
+
+    def forget(self, branches: Iterable[Branch]) -> None:
+        """A branch that is closed is a text to remember."""
+        for branch in branches:
+            self.store += [*branch.tokens, BETWEEN]
+
+
+def suffix_store(reasoner: Reasoner, *, longest: int = 24) -> Variant:
+    """Look up endings of 2 to `longest` tokens; no draft model is needed."""
+    store: list[int] = []
+    settings: dict[str, Any] = {"acceptance": "match", "drafter": "ngram"}
+    settings["num_speculative_tokens"] = 16
+    return Variant(drafter=lambda setup: SuffixStore(store, longest), settings=settings)
