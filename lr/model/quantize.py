@@ -15,13 +15,17 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from lr.model.layers import Linear
+from lr.model.layers import Linear, bfloat16_unit
 from lr.model.qwen import CausalLM
 from lr.types import require
 
 GROUP = 32
 """The weights of a row that share a scale and a zero."""
+FEW_ROWS = 16
+"""With more, as in a prompt, the kernel for int8 takes longer than it takes to write the
+matrix out in bfloat16 and multiply by that."""
 ROWS = 2048
 """The rows that are quantised at a time, so that intermediate results stay small."""
 
@@ -68,6 +72,8 @@ class Int8Linear(Quantised):
         return numbers.to(torch.int8), scale
 
     def product(self, x: Tensor) -> Tensor:
+        if len(x) > FEW_ROWS and bfloat16_unit():
+            return F.linear(x, self.weight.bfloat16()) * self.scale
         return torch._weight_int8pack_mm(x, self.weight, self.scale)
 
 

@@ -7,10 +7,12 @@ import pytest
 import torch
 from model_kit import KINDS, hf_model, our_logits, random_tokens
 
+import lr.model.quantize
 from lr import Reasoner
 from lr.errors import SettingError
 from lr.model.layers import Linear
 from lr.model.quantize import (
+    FEW_ROWS,
     GROUP,
     Int4Linear,
     Int8Linear,
@@ -43,6 +45,20 @@ def test_each_weight_is_within_half_a_step(rows, columns, by_columns):
     for kind, step in ((Int8Linear, step8), (Int4Linear, step4)):
         product = kind(stored, None)(units)
         assert ((product.t().float() - weight).abs() <= step / 2 + rounding).all()
+
+
+def test_many_rows_and_few_have_nearly_the_same_product(monkeypatch):
+    """A prompt is multiplied in bfloat16, where the processor does that."""
+    numbers = torch.Generator().manual_seed(7)
+    weight = torch.randn(64, 128, generator=numbers)
+    x = torch.randn(FEW_ROWS + 1, 128, generator=numbers).bfloat16()
+    matrix = Int8Linear(weight, None)
+    by_kernel = torch.cat([matrix.product(row[None]) for row in x])
+    for unit in ("", "avx512_bf16"):
+        monkeypatch.setattr(lr.model.quantize, "bfloat16_unit", lambda unit=unit: unit)
+        product = matrix.product(x)
+        assert torch.allclose(product, by_kernel, rtol=0.02, atol=0.05)
+        assert torch.equal(product, by_kernel) == (unit == "")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
