@@ -12,8 +12,11 @@ from typing import NamedTuple
 from lr.trace import Stats, Trace, stats_of
 from lr.types import Finish, Origin, Role, Verdict
 
-# of Qwen and DeepSeek, of Mistral, of Kimi
-END_OF_THOUGHT = re.compile(r"</think(?:ing)?>|\[/THINK\]|◁/think▷")
+# </think> of Qwen and DeepSeek, [/THINK] of Mistral, ◁/think▷ of Kimi, gpt-oss's channel
+END_OF_THOUGHT = re.compile(
+    r"[<\[◁]/[\w:]*th(?:ink|ought)\w*[>\]▷]|<\|channel\|>final<\|message\|>",
+    re.IGNORECASE,
+)
 _BRACES = re.compile(
     r"(?P<box>\\{1,2}(?:boxed|fbox)\s*)?(?P<open>\{)|(?P<close>\})"
     # without braces: a number, one letter or one command (as \frac{1}{2} or \frac12),
@@ -93,7 +96,8 @@ def whole_characters(data: bytes, *, last: bool) -> tuple[str, bytes]:
 
 
 def reply(text: str) -> str:
-    """The text after the last `</think>`, or the whole text if it has none."""
+    """The text after the last thought, which ends by `</think>` or other models' mark of
+    it, or the whole text if there is none."""
     return END_OF_THOUGHT.split(text)[-1]
 
 

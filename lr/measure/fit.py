@@ -21,9 +21,8 @@ from scipy.optimize import minimize
 
 from lr.errors import SettingError
 from lr.measure.verifier_eval import ReplayedVerdicts, auc
-from lr.spec.verifiers.base import Pair, Verifier
+from lr.spec.verifiers.base import Decode, Pair, Verifier
 from lr.spec.verifiers.fitted import Fit, Weight, values_of
-from lr.spec.verifiers.judge import Decode
 from lr.types import Verdict
 
 Values: TypeAlias = NDArray[np.float64]

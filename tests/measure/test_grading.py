@@ -134,6 +134,7 @@ def test_the_thought_is_left_aside(grader):
     assert reply("a</think>b</think>c") == "c"
     assert reply("<think>cut off") == "<think>cut off"
     assert reply("[THINK]a[/THINK]b") == reply("◁think▷a◁/think▷b") == "b"
+    assert reply("<|channel|>analysis<|message|>a<|channel|>final<|message|>b") == "b"
 
 
 # --- Degenerate texts ---

@@ -32,10 +32,8 @@ from lr.spec.verifiers.base import (
     ExactVerifier,
     Pair,
     check_verifier,
-    verdicts_of,
-)
-from lr.spec.verifiers.judge import (
     unless_equal,
+    verdicts_of,
 )
 from lr.spec.verifiers.named import (
     EmbeddingVerifier,

@@ -24,6 +24,8 @@ from lr.rng import Stream
 from lr.spec.checks import check_names, check_verdicts, refuse
 from lr.types import Finish, Role, Step, Verdict
 
+Decode = Callable[[Sequence[int]], str]  # token ids to text
+
 
 class Requires(Flag):
     """What a pair must hold in addition to its prefix and draft step. Combine values
@@ -166,9 +168,7 @@ def verdict_by_form(draft: Step, target: Step) -> Verdict | None:
     return None
 
 
-def unseen_difference(
-    pair: Pair, decode: Callable[[Sequence[int]], str]
-) -> Verdict | None:
+def unseen_difference(pair: Pair, decode: Decode) -> Verdict | None:
     """The rejection of a pair that differs in tokens without text, such as the end
     token of another model; None: the texts may decide. For verifiers that read text:
     the answer and the target's context would keep the token."""
@@ -180,6 +180,32 @@ def unseen_difference(
             if not all(decode([token]) for token in inner):
                 return Verdict(aligned=False, why="a special token inside a step")
     return None
+
+
+def texts_of(pair: Pair, decode: Decode) -> list[str]:
+    """The texts of the target's step and of the draft's."""
+    return [decode(step.tokens).strip() for step in (pair.target_step, pair.draft)]
+
+
+def unless_equal(
+    pairs: Sequence[Pair],
+    decode: Decode,
+    judge: Callable[[Sequence[Pair]], list[Verdict]],
+) -> list[Verdict]:
+    """Accepts steps with equal texts, ignoring case and outer white space, rejects
+    those that differ in what no text shows, and lets `judge` decide about the others.
+
+    For verifiers that read text. White space inside a text counts: "x = 1 1" is not
+    "x = 11", unlike in the official code, which deletes all white space."""
+    verdicts = []  # None: the judge decides
+    for pair in pairs:
+        target, draft = texts_of(pair, decode)
+        same = target.casefold() == draft.casefold()
+        equal = Verdict(True, "equal text", 1.0) if same else None
+        verdicts.append(unseen_difference(pair, decode) or equal)
+    open_pairs = [pair for pair, v in zip(pairs, verdicts, strict=True) if not v]
+    judged = iter(judge(open_pairs) if open_pairs else ())  # one batch
+    return [verdict or next(judged) for verdict in verdicts]
 
 
 def verdicts_of(verifier: Verifier, pairs: Sequence[Pair]) -> list[Verdict]:

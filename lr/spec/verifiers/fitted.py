@@ -19,8 +19,8 @@ from statistics import fmean
 from lr.errors import SettingError
 from lr.spec.numbers import numbers_in, word_cosine
 from lr.spec.sampling import root_scaled
-from lr.spec.verifiers.base import Pair, Requires, Verifier, verdicts_of
-from lr.spec.verifiers.judge import Decode, at_least
+from lr.spec.verifiers.base import Decode, Pair, Requires, Verifier, verdicts_of
+from lr.spec.verifiers.judge import at_least
 from lr.types import Finish, Role, Step, Verdict, is_number, require
 
 

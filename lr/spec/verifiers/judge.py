@@ -18,18 +18,19 @@ import math
 import re
 import threading
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from lr.errors import ContextError, LRError, OutOfBlocks, SettingError
+from lr.errors import ContextError, LRError, OutOfBlocks
 from lr.kvcache.branch import Branch, common_length
 from lr.kvcache.cache import integers
+from lr.result import reply
 from lr.spec.runner import Runner, fork_longest
 from lr.spec.sampling import not_finite
-from lr.spec.verifiers.base import Pair, Verifier, unseen_difference
+from lr.spec.verifiers.base import Decode, Pair, Verifier, texts_of, unless_equal
 from lr.types import Verdict, require
 
 JUDGE_TOKENS = 8192
@@ -37,7 +38,6 @@ JUDGE_TOKENS = 8192
 parts."""
 FAILURES = 3
 """So many pairs in a row without a verdict, and the judge is lost."""
-Decode = Callable[[Sequence[int]], str]  # token ids to text
 
 
 class TextCodec(Protocol):
@@ -79,12 +79,12 @@ class AnswerTokens(NamedTuple):
         length = min(common_length(answers[0], answer) for answer in answers)
         # the first that differs
         tokens = tuple(answer[length] for answer in answers if len(answer) > length)
-        if len(set(tokens)) < len(answers):
-            raise SettingError(
-                f"the possible answers are the token ids {[list(a) for a in answers]}, which "
-                "one token does not tell apart. Choose answers that begin differently, or a "
-                "model with another tokenizer."
-            )
+        one_decides = len(set(tokens)) == len(answers)
+        expected = (
+            "answers whose first tokens differ; choose others, or a model with another "
+            "tokenizer"
+        )
+        require(one_decides, "token ids of the possible answers", answers, expected)
         return cls(tuple(answers[0][:length]), tokens)
 
     def read(self, logits: Tensor) -> list[tuple[list[float], float]]:
@@ -162,15 +162,14 @@ class PrefixCache:
             for row, branch in zip(rows, branches, strict=True):
                 self.runner.rewind(branch, row.keep)
             self.branches += branches
-            while len(self.branches) > self.slots:
-                self.runner.close(self.branches.pop(0))  # the oldest
+            self.close(keep=self.slots)
             return list(logits)
 
-    def close(self) -> None:
-        """Release all kept branches. The next call computes them again."""
-        for branch in self.branches:
-            self.runner.close(branch)
-        self.branches = []
+    def close(self, *, keep: int = 0) -> None:
+        """Release the kept branches but the last `keep`. The next call computes them
+        again."""
+        while len(self.branches) > keep:
+            self.runner.close(self.branches.pop(0))
 
 
 class AskingVerifier(Verifier):
@@ -267,50 +266,19 @@ ANSWERS = ("aligned]", "unaligned]")
 OPEN_THOUGHT = re.compile(
     r"[<\[◁][\w:]*th(?:ink|ought)\w*[>\]▷]|<\|channel\|>analysis", re.IGNORECASE
 )
-THOUGHT_END = re.compile(
-    r"[<\[◁]/[\w:]*th(?:ink|ought)\w*[>\]▷]|<\|channel\|>final<\|message\|>",
-    re.IGNORECASE,
-)
 
 
 def after_thoughts(text: str) -> list[str]:
     """What follows the last thought, then the thoughts that begin there and are open.
 
     Example: "<think>one</think> two <think>three" gives [" two ", "three"]."""
-    last = THOUGHT_END.split(text)[-1]  # after the last end of a thought
-    return OPEN_THOUGHT.split(last)
+    return OPEN_THOUGHT.split(reply(text))
 
 
 def fill_prompt(prompt: str, first: str, second: str) -> str:
     """The prompt about two texts. Braces are text, except in {first} and {second}."""
     texts = {"{first}": first, "{second}": second}
     return re.sub("{first}|{second}", lambda place: texts[place[0]], prompt)
-
-
-def texts_of(pair: Pair, decode: Decode) -> list[str]:
-    """The texts of the target's step and of the draft's."""
-    return [decode(step.tokens).strip() for step in (pair.target_step, pair.draft)]
-
-
-def unless_equal(
-    pairs: Sequence[Pair],
-    decode: Decode,
-    judge: Callable[[Sequence[Pair]], list[Verdict]],
-) -> list[Verdict]:
-    """Accepts steps with equal texts, ignoring case and outer white space, rejects
-    those that differ in what no text shows, and lets `judge` decide about the others.
-
-    For verifiers that read text. White space inside a text counts: "x = 1 1" is not
-    "x = 11", unlike in the official code, which deletes all white space."""
-    verdicts = []  # None: the judge decides
-    for pair in pairs:
-        target, draft = texts_of(pair, decode)
-        same = target.casefold() == draft.casefold()
-        equal = Verdict(True, "equal text", 1.0) if same else None
-        verdicts.append(unseen_difference(pair, decode) or equal)
-    open_pairs = [pair for pair, v in zip(pairs, verdicts, strict=True) if not v]
-    judged = iter(judge(open_pairs) if open_pairs else ())  # one batch
-    return [verdict or next(judged) for verdict in verdicts]
 
 
 class JudgeVerifier(AskingVerifier):

@@ -13,16 +13,22 @@ from torch import Tensor
 from lr.rng import Stream, uniform
 from lr.spec.numbers import numbers_in, word_cosine
 from lr.spec.sampling import root_scaled
-from lr.spec.verifiers.base import Pair, Requires, Verifier, unseen_difference
+from lr.spec.verifiers.base import (
+    Decode,
+    Pair,
+    Requires,
+    Verifier,
+    texts_of,
+    unless_equal,
+    unseen_difference,
+)
 from lr.spec.verifiers.judge import (
     AnswerTokens,
     AskingVerifier,
-    Decode,
     PrefixCache,
     PromptedModel,
     PromptRow,
     at_least,
-    unless_equal,
 )
 from lr.types import Role, Verdict, require
 
@@ -132,8 +138,7 @@ class NumbersVerifier(Verifier):
     def compare(self, pair: Pair) -> Verdict:
         """The verdict on one pair. Its score is the cosine, less 1 if the numbers
         differ."""
-        target = self.decode(pair.target_step.tokens)
-        draft = self.decode(pair.draft.tokens)
+        target, draft = texts_of(pair, self.decode)
         numbers = [set(numbers_in(text)) for text in (target, draft)]
         cosine = word_cosine(target, draft)
         why = f"numbers: the same, cosine of words {cosine:.2f}"
@@ -193,9 +198,8 @@ class EmbeddingVerifier(Verifier):
 
     def compare(self, pairs: Sequence[Pair]) -> list[Verdict]:
         """The verdicts by the cosines alone."""
-        steps = [step for pair in pairs for step in (pair.target_step, pair.draft)]
+        texts = [text for pair in pairs for text in texts_of(pair, self.decode)]
         self.passes += 1
-        texts = [self.decode(step.tokens).strip() for step in steps]
         rows = self.embed(texts).double()  # [2 b, e]: target and draft in turn
         cosines: list[float] = (rows[0::2] * rows[1::2]).sum(-1).tolist()
         return [at_least(self.threshold, c, f"cosine {c:.3f}") for c in cosines]
