@@ -88,8 +88,9 @@ _NUMBER = r"""(?x:
     (?![xyzn]\b)                             # never the 2 of 2x
     )"""
 _VALUE = re.compile(f"(?s){_MATH}|{_LATEX}|{_TUPLE}|{_NUMBER}")
-_EXPRESSION = re.compile(  # no word but the names of functions
+_EXPRESSION = re.compile(  # a digit or a command, no word but the names of functions
     r"""(?x)
+    (?= [^\d\\]* [\d\\] )
     (?: \\[a-zA-Z]+
     | (?<![a-zA-Z]) (?:sqrt|sin|cos|tan|log|ln|exp|pi|[a-zA-Z]) (?![a-zA-Z])
     | [\d\s.,+*/^=<>()\[\]{}_!|%:-]
@@ -103,10 +104,11 @@ _CHAIN = re.compile(  # all but the end of "a = b = 5" and "\text{cost} = 5"
 _AND = re.compile(
     r"\s*(?:[,;]|(?:,\s*)?(?:and|or|&|[和或与及と]))\s*(?:[a-zA-Z]\s?=\s*)?"
 )
-# "she spends $5 over 30 days": the money, unless it is a means or a price
+# "she spends $5 over 30 days": the money in the last clause, unless it is a means or a price
 _AMOUNT = re.compile(
-    r"""(?ix)
+    r"""(?isx)
     (?<!\b(?:with|from|than)[ ]) (?<!\bfor[ ]) (?<!\b(?:at|of|to|by)[ ]) (?<![-+*/=(][ ])
+    (?=[-\\$]) (?! .* [,;][ ] )
     -?\\?\$\d[\d,.]*(?![\d,.])
     (?! \S*\$ | [{:] | \s* (?: (?:an?|per|each|every|more|less)\b | [-+*/=\\$] ) )"""
 )
@@ -116,15 +118,14 @@ def _value(sentence: str) -> str | None:
     """The value that a sentence gives: all of it, if it is an expression, or else the
     last value in it, with those that "and", "or" and commas join to it."""
     sentence = sentence.lstrip(" ,;:!?").rstrip(" .,;:!?")
-    if _EXPRESSION.fullmatch(sentence) and re.search(r"\d|\\", sentence):
+    if _EXPRESSION.fullmatch(sentence):
         return _CHAIN.sub("", sentence).strip()
     values = list(_VALUE.finditer(sentence))
     while values and not re.search(r"\d|\\[a-zA-Z]|[=<>]", values[-1][0]):
         values.pop()  # `$n$` names something
     if not values:
         return None
-    clause = max(sentence.rfind(", "), sentence.rfind("; "), 0)
-    amounts = _AMOUNT.findall(sentence, clause)
+    amounts = _AMOUNT.findall(sentence)
     if len(amounts) == 1:
         return _bare(amounts[0])
     first = len(values) - 1
