@@ -195,17 +195,18 @@ class DraftWorker:
         raises."""
         if self._connection is not None:
             return
-        self._connection, far_end = Pipe()
         worker: threading.Thread | SpawnProcess
         if self.as_thread:
+            self._connection, far_end = Pipe()
             worker = threading.Thread(
                 target=serve, args=(far_end, self.load), daemon=True
             )
             worker.start()
         else:
-            worker = start_process(process_main, far_end, self.load, name="lr draft")
+            worker, self._connection = start_process(
+                process_main, self.load, name="lr draft"
+            )
             self.process = worker
-            far_end.close()  # so that each end notices when the other is gone
         self._stop = weakref.finalize(self, stop, self._connection, worker)
         try:
             self._receive()  # loaded

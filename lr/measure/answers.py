@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from lr.result import boxes
 
@@ -25,20 +25,35 @@ _SIGNS = str.maketrans(
     # one for one; a carriage return goes
     | str.maketrans("−–‐‑÷⁄~", "----// ", "\r")
 )
-_MONEY = re.compile(
-    r"(?:\\text\s*\{\s*)?\b(?:US|USD|EUR|GBP|INR|JPY|Rs\.?)[ }]*\\?\$?(?=\d)|\\yen\b"
-)
-_ROOT = re.compile(r"√\s*(?:[({]([^(){}]*)[)}]|(\d+(?:\.\d+)?|[a-z]))")
-
-
-_SEPARATOR = re.compile(  # of thousands: 10\\,000, 1{,}000, 1,\\!000, a thin blank
-    r"(?<=\d)(?:[\u00a0\u2009\u202f~]|\{,\}|\\[,;: ]|,?\\!,?)(?=\d{3}(?!\d))"
-)
 # a letter of a script that sets no blanks, or no Latin ones, beside its numbers
 SCRIPT = r"[^\W\d_\0-\u03ff\u1e00-\u1fff]"
-_BESIDE = re.compile(
-    rf"(?<=[0-9A-Za-z$%)}}])(?={SCRIPT})|(?<={SCRIPT})(?=[-0-9A-Za-z$\\(])"
-)
+
+Rules = dict[str, str | Callable[[re.Match[str]], str]]
+"""Patterns, and what replaces them, in this order."""
+_COMPOSED: Rules = {  # signs that the plain forms of Unicode would take apart
+    "([¼-¾⅐-⅞])": r"\\frac{\1}",
+    "([⁰¹²³⁴-⁹⁺⁻]+)": r"^{\1}",
+    "([₀-₉]+)": r"_{\1}",
+    # a separator of thousands: 10\\,000, 1{,}000, 1,\\!000, a thin blank
+    r"(?<=\d)(?:[\u00a0\u2009\u202f~]|\{,\}|\\[,;: ]|,?\\!,?)(?=\d{3}(?!\d))": "",
+    "，": ", ",
+}
+_FRACTIONS_AND_ROOTS: Rules = {
+    r"(\\frac\{\d+)⁄": r"\1}{",  # "½" is "1⁄2" now
+    r"√\s*(?:[({]([^(){}]*)[)}]|(\d+(?:\.\d+)?|[a-z]))": r"\\sqrt{\1\2}",
+}
+_BLANKS_AND_MONEY: Rules = {
+    r"(?![0-9])\d": lambda digit: str(int(digit[0])),
+    rf"(?<=[0-9A-Za-z$%)}}])(?={SCRIPT})|(?<={SCRIPT})(?=[-0-9A-Za-z$\\(])": " ",
+    r"(?:\\text\s*\{\s*)?\b(?:US|USD|EUR|GBP|INR|JPY|Rs\.?)[ }]*\\?\$?(?=\d)|\\yen\b": r"\\$",
+}
+
+
+def rewrite(text: str, rules: Rules) -> str:
+    """The text after all rules."""
+    for pattern, replacement in rules.items():
+        text = re.sub(pattern, replacement, text)
+    return text
 
 
 def as_latex(text: str) -> str:
@@ -46,15 +61,9 @@ def as_latex(text: str) -> str:
     of any script and width are plain digits, without separators of thousands, and a
     blank sets them apart from letters of other scripts: "共１８元" is "共 18 元"."""
 
-    text = re.sub("([¼-¾⅐-⅞])", r"\\frac{\1}", text)
-    text = re.sub("([⁰¹²³⁴-⁹⁺⁻]+)", r"^{\1}", text)
-    text = re.sub("([₀-₉]+)", r"_{\1}", text)
-    text = _SEPARATOR.sub("", text).replace("，", ", ")
-    text = unicodedata.normalize("NFKC", text)  # "½" is "1⁄2" now, and "²" is "2"
-    text = re.sub(r"(\\frac\{\d+)⁄", r"\1}{", text)
-    text = _ROOT.sub(r"\\sqrt{\1\2}", text).translate(_SIGNS)
-    text = re.sub(r"(?![0-9])\d", lambda digit: str(int(digit[0])), text)
-    return _MONEY.sub(r"\\$", _BESIDE.sub(" ", text))
+    text = unicodedata.normalize("NFKC", rewrite(text, _COMPOSED))
+    text = rewrite(text, _FRACTIONS_AND_ROOTS).translate(_SIGNS)
+    return rewrite(text, _BLANKS_AND_MONEY)
 
 
 # --- Values: what an answer looks like in a sentence

@@ -38,6 +38,7 @@ _PROGRAM = (
     "output. Give all of it in one Python code block."
 )
 
+HUMAN_EVAL = "prompt test entry_point".split()
 IDS = "task_id unique_id question_id record_id id".split()
 QUESTIONS = "problem question prompt".split()
 ANSWERS = (
@@ -134,8 +135,8 @@ def load_items(
     items = []
     if tiny := re.fullmatch(rf"({'|'.join(DATASETS)}):(\d+)", name):
         count = int(tiny[2])
-        expected = f"1 to {MAX_TINY} problems"
-        require(1 <= count <= MAX_TINY, "the data set", name, expected)
+        possible = 1 <= count <= MAX_TINY
+        require(possible, "the data set", name, f"1 to {MAX_TINY} problems")
         for number in range(count):
             problem = DATASETS[tiny[1]](Split.TEST, number, 0)
             items.append(Item(number, problem.question, Task.MATH, str(problem.answer)))
@@ -164,7 +165,7 @@ def load_items(
 def between(items: Sequence[Item], start: int | None, end: int | None) -> list[Item]:
     """The problems numbered `start` to `end` (exclusive). Raises `SettingError` if
     there are none."""
-    count = max((item.number + 1 for item in items), default=0)
+    count = items[-1].number + 1 if items else 0
     numbers = range(count)[start:end]
     chosen = [item for item in items if item.number in numbers]
     expected = f"a range of problems; the data set has {len(items)}"
@@ -243,7 +244,7 @@ def check(holds: object, fault: str) -> None:
 
 def _recognise(row: _Row, seed: int) -> Item:
     """The item without its number and name."""
-    if row.keys() >= {"prompt", "test", "entry_point"}:
+    if row.keys() >= {*HUMAN_EVAL}:
         return _human_eval(row)
     if row.keys() >= {"question_content", "public_test_cases"}:
         return _live_code_bench(row)
@@ -262,15 +263,12 @@ def _recognise(row: _Row, seed: int) -> Item:
     if options := row.pop("choices", None) or row.pop("options", None):
         return _choice(row, question, options)
     answer = row.take(*ANSWERS)
-    if not answer and "solution" in row:
-        answer = boxed_answer(row.take("solution")) or ""
-        check(answer, "it has no answer, and no \\boxed{} in its solution.")
-    if not answer:
+    if not answer and "solution" not in row:
         return Item(0, question, Task.FREE)
-    if body:  # ASDiv: "9 (apples)"
-        answer = re.sub(r"\s*\([^()]*\)$", "", answer.strip())
-    gold = gold_answer(answer)
-    check(gold, "it has no answer after its ####.")
+    gold = gold_answer(answer) if answer else boxed_answer(row.take("solution"))
+    if body and gold:  # ASDiv: "9 (apples)"
+        gold = re.sub(r"\s*\([^()]*\)$", "", gold)
+    check(gold, "it has no answer after its ####, or no \\boxed{} in its solution.")
     return Item(0, question, Task.MATH, gold)
 
 
@@ -284,8 +282,8 @@ def gold_answer(text: str) -> str:
 def _gpqa(row: _Row, question: str, seed: int) -> Item:
     """The right option comes first in the file: its place is drawn, from the
     question."""
-    wrong = sorted(key for key in row if re.fullmatch(r"incorrect_answer_\d+", key))
-    texts = [row.take(key).strip() for key in ("correct_answer", *wrong)]
+    options = re.compile(r"correct_answer|incorrect_answer_\d+")
+    texts = [row.take(key).strip() for key in sorted(filter(options.fullmatch, row))]
     stream = Stream.root(seed).fold_in("options", question)
     choices = sorted(texts, key=lambda text: uniform(stream.key(texts.index(text))))
     letter = LETTERS[choices.index(texts[0])]
@@ -308,10 +306,9 @@ def _choice(row: _Row, question: str, options: Any) -> Item:
 
     def find(field: str, answer: Any) -> int | None:
         name = str(answer).strip()
-        is_label = name in labels and field != "answer_index"
-        if isinstance(answer, str) or is_label:
-            return indices.get(name, indices.get(name.strip(" ().").upper()))
-        return int(answer) if is_number(answer) and answer in numbers else None
+        if is_number(answer) and (field == "answer_index" or name not in labels):
+            return int(answer) if answer in numbers else None
+        return indices.get(name, indices.get(name.strip(" ().").upper()))
 
     stated = {
         name: row.pop(name)
@@ -329,11 +326,10 @@ def _choice(row: _Row, question: str, options: Any) -> Item:
 
 
 def _human_eval(row: _Row) -> Item:
-    prompt, test, entry = (row.take(key) for key in ("prompt", "test", "entry_point"))
-    kinds = set(map(type, ast.walk(ast.parse(test))))
-    check(
-        kinds & {ast.Assert, ast.Raise}, "it has no test cases: any program would pass."
-    )
+    prompt, test, entry = map(row.take, HUMAN_EVAL)
+    nodes = ast.walk(ast.parse(test))
+    fails = any(isinstance(node, (ast.Assert, ast.Raise)) for node in nodes)
+    check(fails, "it has no test cases: any program would pass.")
     code = f"{test}\n\ncheck({entry})\n"
     return Item(0, prompt, Task.CODE, starter=prompt, entry_point=entry, check=code)
 

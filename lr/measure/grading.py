@@ -4,19 +4,20 @@ requires. docs/answers.md has the rules. Read next: `programs.py`."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import KW_ONLY, asdict, dataclass
 from fractions import Fraction
-from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 
 from lr.measure.answers import (
     SCRIPT,
+    Rules,
     as_latex,
     boxed_answer,
     chosen_letter,
     final_answer,
+    rewrite,
 )
 from lr.measure.datasets import LETTERS, Item, Task
 from lr.measure.programs import CodeLimits, code_block, passes
@@ -29,12 +30,12 @@ LONGEST = 2000  # Characters of an answer that is worth comparing.
 def _repeating_decimal(match: re.Match[str]) -> str:
     """0.1\\overline{6} as a fraction: 16 - 1 over 90."""
     before, fixed, repeated = match.groups()
-    top = int(before + fixed + repeated) - int(f"0{before}{fixed}")
+    top = int(f"{before}{fixed}{repeated}") - int(f"0{before}{fixed}")
     return rf"\frac{{{top}}}{{{'9' * len(repeated)}{'0' * len(fixed)}}}"
 
 
 # what math-verify does not read, or misreads; each has a pair in answers.jsonl
-_REWRITES: dict[str, str | Callable[[re.Match[str]], str]] = {
+_REWRITES: Rules = {
     r"\.{3}": r"\\ldots ",
     r"\.+\Z": "",
     r"(\d*)\.(\d*)(?:\\(?:overline|bar|dot)\s*\{?|\()(\d+)[})]?": _repeating_decimal,
@@ -68,8 +69,9 @@ _PLAIN = re.compile(
       (thousand|million|billion|trillion|[万亿])s?\b.*
     )?"""
 )
-_SCALES = {"thousand": "3", "million": "6", "billion": "9", "trillion": "12"}
-_SCALES |= {"万": "4", "亿": "8"}
+_SCALES = {
+    "thousand": "3", "million": "6", "billion": "9", "trillion": "12", "万": "4", "亿": "8"
+}  # fmt: skip
 _UNIT = re.compile(  # "12 apples" is 12, but "5 or 6" and "28 percent" are not 5 and 28
     rf"""(?x)
     (\S*?[\d}}]) (?:\s|\\[,; ])+
@@ -97,9 +99,7 @@ _WORDS = re.compile(r"[^\W\d_][^\W\d_]+(?:[ '-]+[^\W\d_]+)*\.?")
 def clean(text: str) -> str:
     """An answer as math-verify reads it."""
     text = as_latex((boxed_answer(text) or text).strip(" \n*`"))
-    for pattern, replacement in _REWRITES.items():
-        text = re.sub(pattern, replacement, text)
-    text = text.strip().rstrip(".,;")
+    text = rewrite(text, _REWRITES).strip().rstrip(".,;")
     unit = _UNIT.fullmatch(text)
     return unit[1] if unit else text
 
@@ -146,11 +146,11 @@ class Grader(AbstractContextManager["Grader"]):
             answer = chosen_letter(text, LETTERS[: len(item.choices)])
         else:
             answer = final_answer(text)
-        if not item.gradable or (item.check and self.code_limits is None):
+        if not item.gradable or (item.check and not self.code_limits):
             return Grade(None, answer, "not graded here")
         if answer is None:
             return Grade(False, None, "no answer was found")
-        if self.code_limits is not None and item.check:
+        if self.code_limits and item.check:
             right, reason = passes(item, answer, self.code_limits)
         elif item.task is Task.CHOICE:
             right, reason = answer == item.gold, f"the letter is {item.gold}"
@@ -173,8 +173,8 @@ class Grader(AbstractContextManager["Grader"]):
             if not any(map(_POINTS.fullmatch, texts)):
                 texts = [text.casefold() for text in texts]
             return texts[0] == texts[1], "compared as texts"
-        brackets = filter(None, map(_BRACKETS.match, sides))
-        kinds = {match.lastgroup for match in brackets}
+        brackets = map(_BRACKETS.match, sides)
+        kinds = {match.lastgroup for match in brackets if match}
         if len(kinds) == 2:
             return False, "the order counts in a tuple, not in a set"
         if "tuple" in kinds and _ASSIGNMENTS.match(sides[0]):
@@ -183,23 +183,18 @@ class Grader(AbstractContextManager["Grader"]):
         notes = [*map(_NOTE.findall, sides)]
         if all(notes) and notes[0] != notes[1]:
             return False, "different bases or units"
-        worker = self._worker or self._start()
+        if self._worker is None:
+            from lr.measure.math_worker import serve
+            from lr.model.device import start_process
+
+            _, self._worker = start_process(serve, self.seconds, name="lr math")
         try:
-            worker.send(sides)
-            verdict = worker.recv()
+            self._worker.send(sides)
+            verdict = self._worker.recv()
         except (OSError, EOFError):  # it has ended
             self.__exit__()
             verdict = f"comparing took more than {self.seconds:g} s or the memory"
         return verdict == "equal", verdict
-
-    def _start(self) -> Connection:
-        from lr.measure.math_worker import serve
-        from lr.model.device import start_process
-
-        self._worker, far_end = Pipe()
-        start_process(serve, far_end, self.seconds, name="lr math")
-        far_end.close()
-        return self._worker
 
     def __exit__(self, *exception: object) -> None:
         """End the process, if any. The next comparison starts another one."""

@@ -21,7 +21,9 @@ import weakref
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
+
+import httpx
 
 from lr.errors import LRError, SettingError
 from lr.spec.checks import SURROGATE
@@ -38,9 +40,6 @@ from lr.spec.verifiers.judge import (
     unless_equal,
 )
 from lr.types import Verdict, require
-
-if TYPE_CHECKING:
-    import httpx
 
 JudgeLost = Literal["stop", "reject"]
 WORDS = ("aligned", "unaligned")
@@ -95,8 +94,6 @@ class ServedJudge(Verifier):
     answered = False  # whether it has taken one
 
     def __post_init__(self) -> None:
-        import httpx
-
         # 1. Check what the user gave.
         require(0 < self.timeout < math.inf, "judge_timeout", self.timeout, "above 0")
         require(1 <= self.attempts <= 100, "judge_attempts", self.attempts, "1 to 100")
@@ -129,8 +126,8 @@ class ServedJudge(Verifier):
         weakref.finalize(self, self._loop.call_soon_threadsafe, self._loop.stop)
         # 4. The judge's name.
         self.model = self.model or self._wait([self._only_model()])[0]
-        fits = not SURROGATE.search(self.model)
-        require(fits, "judge_model", self.model, "a name in Unicode")
+        in_unicode = not SURROGATE.search(self.model)
+        require(in_unicode, "judge_model", self.model, "a name in Unicode")
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
         """Judge all pairs at once. Raises `JudgeError` if that ends the run."""
@@ -223,8 +220,6 @@ class ServedJudge(Verifier):
         """The response to one request. Raises `_Unreachable`, or `_Unanswered` after
         silence: the server may still be working, and another request would only have
         to wait behind this one, so this one waits as long as all attempts may take."""
-        import httpx
-
         patience = self.timeout * self.attempts
         try:
             async with asyncio.timeout(patience):
@@ -280,8 +275,6 @@ def checked_key(key: str | None) -> str:
 def checked_url(url: str) -> str:
     """The server's address, before `/v1`. Raises `SettingError`, without showing the
     value, which may hold a password."""
-    import httpx  # here: it takes 0.1 s, and only served judges need it
-
     url = url.strip().rstrip("/").removesuffix("/v1")
     with suppress(httpx.InvalidURL, ValueError):
         if httpx.URL(url).host and re.fullmatch("(?i)https?://[^@?]+", url):
@@ -324,7 +317,7 @@ def read_choice(choice: Any) -> Verdict | None:
         if share is not None:
             return at_least(0.5, share, f"judge: P(aligned) = {share:.3f}")
     aligned = word == "aligned" and not denied
-    return Verdict(aligned, why="judge: aligned" if aligned else "judge: not aligned")
+    return Verdict(aligned, why=f"judge: {'aligned' if aligned else 'not aligned'}")
 
 
 def aligned_share(choice: Any, content: str) -> float | None:

@@ -135,8 +135,9 @@ class CodeLimits:
     memory_mb: int = 1024
 
     def __post_init__(self) -> None:
-        seconds, memory = self.seconds, self.memory_mb
+        seconds = self.seconds
         require(0 < seconds <= 86400, "code_seconds", seconds, "above 0, at most a day")
+        memory = self.memory_mb
         expected = "64 to 1048576 (a TiB)"
         require(64 <= memory <= 1 << 20, "code_memory_mb", memory, expected)
 
@@ -156,24 +157,23 @@ def passes(item: Item, code: str, limits: CodeLimits) -> tuple[bool, str]:
     ):
         Path(folder, "program.py").write_text(program, "utf-8", errors="replace")
         sizes = [int(limits.seconds) + 1, limits.memory_mb << 20, OUTPUT, 0]
-        process = subprocess.Popen(
+        with subprocess.Popen(
             [sys.executable, "-IBu", "-c", CHILD, "program.py", *map(str, sizes)],
             cwd=folder, stdin=subprocess.PIPE, stdout=output,
             stderr=subprocess.STDOUT, start_new_session=True,
             env={"PATH": os.defpath, "HOME": folder, "OMP_NUM_THREADS": "1"},
-        )  # fmt: skip
-        try:
-            # the blank line ends one that the program has begun
-            process.communicate(f"\n{word}\n".encode(), limits.seconds)
-        except subprocess.TimeoutExpired:
-            return False, "time was up"
-        finally:
-            with suppress(ProcessLookupError, PermissionError):
-                if sys.platform == "win32":
-                    process.kill()
-                else:  # its children too
-                    os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        ) as process:  # fmt: skip
+            try:
+                # the blank line ends one that the program has begun
+                process.communicate(f"\n{word}\n".encode(), limits.seconds)
+            except subprocess.TimeoutExpired:
+                return False, "time was up"
+            finally:
+                with suppress(ProcessLookupError, PermissionError):
+                    if sys.platform == "win32":
+                        process.kill()
+                    else:  # its children too
+                        os.killpg(process.pid, signal.SIGKILL)
         output.seek(0)
         lines = output.read().decode(errors="replace").strip().splitlines()
     if process.returncode == 0 and word in lines:

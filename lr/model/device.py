@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache, partial
+from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from types import ModuleType
@@ -162,14 +163,18 @@ def can_share_weights(device: torch.device, size: int) -> bool:
 
 def start_process(
     work: Callable[..., object], *arguments: object, name: str
-) -> SpawnProcess:
-    """Start a process that runs `work`. It is spawned, since a fork of a threaded torch
-    may hang. It does not import the user's script, which would run again without the
-    guard `if __name__ == "__main__"`. Ctrl-C is blocked until the process can ignore
-    it.
+) -> tuple[SpawnProcess, Connection]:
+    """Start a process that runs `work` with one end of a pipe, then the arguments: the
+    process, and the other end. Each end notices when the other is gone. It is spawned,
+    since a fork of a threaded torch may hang. It does not import the user's script,
+    which would run again without the guard `if __name__ == "__main__"`. Ctrl-C is
+    blocked until the process can ignore it.
     """
     context = multiprocessing.get_context("spawn")
-    process = context.Process(target=work, args=arguments, name=name, daemon=True)
+    connection, far_end = context.Pipe()
+    process = context.Process(
+        target=work, args=(far_end, *arguments), name=name, daemon=True
+    )
     main = sys.modules["__main__"]
     # what the new process would import
     sys.modules["__main__"] = ModuleType("__main__")
@@ -182,4 +187,5 @@ def start_process(
         sys.modules["__main__"] = main
         if blocked is not None:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    return process
+    far_end.close()
+    return process, connection

@@ -17,7 +17,6 @@ rank it was.
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import time
@@ -223,10 +222,8 @@ class OtherRanks:
         self.connections: list[Connection] = []
         self.end = weakref.finalize(self, end, self.processes)
         for rank in range(1, len(devices)):
-            connection, far_end = multiprocessing.Pipe()
             place = (load, devices, rank, self.store.port, torch.get_num_threads())
-            process = start_process(follow, far_end, *place, name=f"lr rank {rank}")
-            far_end.close()
+            process, connection = start_process(follow, *place, name=f"lr rank {rank}")
             self.processes.append(process)
             self.connections.append(connection)
 
