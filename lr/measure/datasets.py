@@ -104,7 +104,7 @@ class Item:
 
 def fingerprint(items: Sequence[Item]) -> str:
     """Sixteen hexadecimal digits; equal in runs that answer the same problems."""
-    text = json.dumps([asdict(item) for item in items], sort_keys=True)
+    text = json.dumps([*map(asdict, items)], sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
@@ -183,7 +183,13 @@ def read_row(line: str, number: int, seed: int = 0) -> Item:
         ids = (row[key] for key in IDS if row.get(key) is not None)
         name = str(next(ids, ""))
         item = replace(_recognise(row, seed), number=number, name=name)
-        row.refuse_unknown()
+        for field, value in row.items():
+            check(
+                value in (None, "", [], {}) or _IRRELEVANT.fullmatch(field),
+                f"it has the field {field!r}, which may be a part of the question or the "
+                "answer, and no known layout (docs/evaluation.md). Drop the field if it "
+                f"does not matter. Its fields: {row.names}.",
+            )
         # JSON can spell half a character, which no file of results can hold
         json.dumps(asdict(item), ensure_ascii=False).encode()
         return item
@@ -225,15 +231,6 @@ class _Row(dict[str, Any]):
         fields = " and ".join(texts.values())
         check(len(texts) <= 1, f"it has {fields}, which differ; keep one.")
         return next(iter(texts), "")
-
-    def refuse_unknown(self) -> None:
-        for name, value in self.items():
-            check(
-                value in (None, "", [], {}) or _IRRELEVANT.fullmatch(name),
-                f"it has the field {name!r}, which may be a part of the question or the "
-                "answer, and no known layout (docs/evaluation.md). Drop the field if it "
-                f"does not matter. Its fields: {self.names}.",
-            )
 
 
 def check(holds: object, fault: str) -> None:

@@ -175,9 +175,9 @@ class ServedJudge(Verifier):
         wish = ""  # of the server: the seconds until the next attempt
         for attempt in range(self.attempts):
             if attempt:
-                pause = float(wish) if wish.isdecimal() else 0.0
-                pause = pause or PAUSE * 2 ** (attempt - 1)
-                await asyncio.sleep(min(pause, self.timeout))
+                usual = PAUSE * 2 ** (attempt - 1)
+                pause = float(wish) if wish.isdecimal() else usual
+                await asyncio.sleep(min(pause or usual, self.timeout))
             try:
                 response = await self._post(body)
             except _Unreachable as error:
