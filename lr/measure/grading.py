@@ -74,10 +74,10 @@ _SCALES = {
 }  # fmt: skip
 _UNIT = re.compile(  # "12 apples" is 12, but "5 or 6" and "28 percent" are not 5 and 28
     rf"""(?x)
-    (\S*?[\d}}]) (?:\s|\\[,; ])+
+    ^ (\S*?[\d}}]) (?:\s|\\[,; ])+
     (?! .*\b (?: and|or|per[ ]?cent(?:age)?|pct|mod|to|over|dozen|hundred
         | thousand|million|billion|trillion|[十百千万亿或和到] )\b )
-    (?: {SCRIPT}+ | [a-zA-Z]{{2,}}(?:[ ./-]+[a-zA-Z]+)* ) \.?"""
+    (?: {SCRIPT}+ | [a-zA-Z]{{2,}}(?:[ ./-]+[a-zA-Z]+)* ) \.? \Z"""
 )
 # math-verify leaves these aside: the base in 6_7, the unit in 70 \text{cm}
 _NOTE = re.compile(
@@ -99,9 +99,7 @@ _WORDS = re.compile(r"[^\W\d_][^\W\d_]+(?:[ '-]+[^\W\d_]+)*\.?")
 def clean(text: str) -> str:
     """An answer as math-verify reads it."""
     text = as_latex((boxed_answer(text) or text).strip(" \n*`"))
-    text = rewrite(text, _REWRITES).strip().rstrip(".,;")
-    unit = _UNIT.fullmatch(text)
-    return unit[1] if unit else text
+    return _UNIT.sub(r"\1", rewrite(text, _REWRITES).strip().rstrip(".,;"))
 
 
 def plain_number(text: str) -> Fraction | None:

@@ -227,7 +227,7 @@ class ServedJudge(Verifier):
         except TimeoutError:
             raise _Unanswered(f"was silent for {patience:g} seconds") from None
         except httpx.HTTPError as error:
-            reason = self._quote(str(error) or type(error).__name__)
+            reason = self._quote(repr(error))
             if "CERTIFICATE_VERIFY_FAILED" in reason:
                 raise JudgeError(
                     f"the judge at {self.url}: {reason}. Name the file with the server's "

@@ -27,7 +27,7 @@ from lr.measure.store import Store
 from lr.result import reply
 from lr.types import require
 
-PYTHON = ["", *"python python3 py py3".split()]  # First word of an info string.
+PYTHON = ["", *"python python3 py py3".split()]  # The first word after a fence.
 OUTPUT = 16 << 20  # Bytes that a program may write to a file or to its output.
 # the program starts only if every limit that the system has could be set. The word goes
 # to the output that this process began with, whatever the program does to sys.stdout
@@ -53,7 +53,7 @@ _CODE_LINE = re.compile(r"(?:async def|def|class|import|from|@\w)\b|[ \t]+\S")
 _BLOCK = re.compile(
     r"""(?msx)
     ^ (?: (?P<indent> [ \t>]* (?:(?:[-*+]|\d+[.)])[ \t]+)? ) | [^`\n]* )
-    (?P<fence>`{3,}|~{3,}) (?P<info>[^`\n]*) \n
+    (?P<fence>`{3,}|~{3,}) (?=[^`\n]*\n) [{. ]* (?P<language>[^\s:,={}.`]*) [^`\n]* \n
     (?P<code>.*?)
     (?: (?P<end> (?: ^[ \t>]{0,3} | ^(?P=indent) | (?<=[^\s`~]) ) (?P=fence)[`~]*[ \t]*$ )
     | (?=^[ ]{0,3}(?P=fence)[{\w])   # the next block begins
@@ -74,9 +74,9 @@ def code_block(text: str, defines: str = "") -> str | None:
     definition = re.compile(rf"(?m)^((async )?def|class) {name}\b|^{name} ?=")
     blocks = []  # (defines it, says that it is Python, its place, the code)
     for place, block in enumerate(_BLOCK.finditer(text)):
-        language = re.split(r"[\s:,={}]+", block["info"].strip("{. "), maxsplit=1)[0]
+        language = block["language"].lower()
         code = _content(block)
-        if code.strip() and language.lower() in PYTHON:
+        if code.strip() and language in PYTHON:
             defines_it = definition.search(code) is not None
             blocks.append((defines_it, language != "", place, code))
     if blocks:
@@ -88,9 +88,8 @@ def code_block(text: str, defines: str = "") -> str | None:
 def _content(block: re.Match[str]) -> str:
     """The content without the fence's indentation and, if the fence was never closed,
     up to where it is Python."""
-    code = block["code"]
-    if width := len(block["indent"] or ""):
-        code = re.sub(rf"^[ \t>]{{1,{width}}}", "", code, flags=re.MULTILINE)
+    width = len(block["indent"] or "")
+    code = re.sub(rf"(?m)^[ \t>]{{0,{width}}}", "", block["code"])
     if block["end"] is None:
         before_prose = code
         for _ in range(50):
