@@ -195,9 +195,10 @@ _ASIDE = re.compile(
     | ,[ ]which\b | ≈ | \\approx | [ ]\( | 因为 | 而不是
     | ,\s* (?![和或与及]) {SCRIPT} )"""
 )
-_HOLLOW = re.compile(  # "so the answer is correct" states none
-    r"""(?ix)
-    (?:in|not|un)?
+_HOLLOW = re.compile(  # nothing, much, or "so the answer is correct" state none
+    r"""(?isx)
+    \Z | .{60}
+    | (?:in|not|un)?
     (?: correct|right|wrong|valid|consistent|verified|clear|known|the|a|an|as|below|above
     | therefore|thus|reasonable|obtained|found|that )\b
     | 正确 | 对的 | 错"""
@@ -226,7 +227,7 @@ def final_answer(text: str) -> str | None:
         if value and (box is None or _FINAL.search(states)):
             return value
         words = before.strip(" .:,$")
-        if box is None and words and len(words) < 60 and not _HOLLOW.match(words):
+        if box is None and not _HOLLOW.match(words):
             return words
     if box is not None:
         return box

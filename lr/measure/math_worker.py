@@ -24,10 +24,11 @@ from math_verify.grader import sympy_numeric_eq as equal_nearly
 
 MEMORY = 4 << 30  # Bytes of address space.
 DIGITS = 14  # A decimal equals a root or pi if they agree to so many digits.
-# math-verify reads "8 \\text{ hours } 30 \\text{ minutes}" as 8
-_TWO_UNITS = re.compile(
+# math-verify reads "8 \\text{ hours } 30 \\text{ minutes}" as 8, and "12\\ldots" as 12
+_HALF_READ = re.compile(
     r"""(?x)
-    \d[^\\]*\\(?:text|mbox|mathrm)\s*\{(?!\s*,?\s*(?:and|or)\b)[^{}]*[a-zA-Z][^{}]*\}
+    dots
+    | \d[^\\]*\\(?:text|mbox|mathrm)\s*\{(?!\s*,?\s*(?:and|or)\b)[^{}]*[a-zA-Z][^{}]*\}
     (?!\s*\^).*\d"""
 )
 
@@ -69,9 +70,8 @@ def verdict(gold: str, answer: str) -> str:
 
 def read(text: str) -> list[Any]:
     """A text as sympy reads it; empty if math-verify cannot parse all of it."""
-    # math-verify drops \\ldots: it reads "12\\ldots" as 12
     balanced = text.count("{") == text.count("}")
-    if _TWO_UNITS.search(text) or "dots" in text or not balanced:
+    if _HALF_READ.search(text) or not balanced:
         return []
     config = [LatexExtractionConfig(boxed_match_priority=0)]
     box = "\\boxed{" + text + "}"
