@@ -203,7 +203,7 @@ class ServedJudge(Verifier):
     async def _post(self, body: dict[str, Any]) -> httpx.Response:
         """The response to a question, in the first form that the server takes."""
         form = self.form
-        response = await self._send("chat/completions", body | FORMS[form])
+        response = await self._send("POST", "chat/completions", body | FORMS[form])
         status = response.status_code
         # some servers fail where log-probabilities are asked for
         unfit = status in UNFIT or (status == 500 and form == 0)
@@ -215,14 +215,13 @@ class ServedJudge(Verifier):
         self.answered |= status == 200
         return response
 
-    async def _send(self, path: str, body: Any = None) -> httpx.Response:
-        """The response to one request, a POST if it has a body. Raises `_Unreachable`, or `_Unanswered` after
+    async def _send(self, method: str, path: str, body: Any = None) -> httpx.Response:
+        """The response to one request. Raises `_Unreachable`, or `_Unanswered` after
         silence: the server may still be working, and another request would only have
         to wait behind this one, so this one waits as long as all attempts may take."""
         patience = self.timeout * self.attempts
         try:
             async with asyncio.timeout(patience):
-                method = "POST" if body else "GET"
                 return await self._http.request(method, f"/v1/{path}", json=body)
         except TimeoutError:
             raise _Unanswered(f"was silent for {patience:g} seconds") from None
@@ -247,7 +246,7 @@ class ServedJudge(Verifier):
         """The name of the server's model, if it has one only."""
         shown = ""
         try:
-            response = await self._send("models")
+            response = await self._send("GET", "models")
             shown = f"status {response.status_code}, {self._quote(response.text)}"
             names = [str(entry["id"]) for entry in response.json()["data"]]
         except (_Unanswered, *UNREADABLE) as error:
