@@ -179,3 +179,15 @@ def test_the_demo_in_a_pipe_is_plain(capsys):
     assert "plain decoding" in output.out
     for mode in ("ar", "sd", "lr", "lr+sd"):
         assert re.search(rf"^ {re.escape(mode)} ", output.out, re.MULTILINE)
+
+
+@pytest.mark.parametrize("command", ["generate Hi --mode lr", "demo Hi"])
+def test_a_pair_without_a_named_verifier_hears_what_is_faster(
+    command, target, draft, capsys
+):
+    pair = ["--model", str(target), "--draft_model", str(draft), "--max_tokens", "40"]
+    hint = "--draft_confidence 0.7"
+    for verifier, heard in ([], True), (["--verifier", "always"], False):
+        assert main([*command.split(), *pair, *verifier]) == 0
+        output = capsys.readouterr()
+        assert (hint in " ".join((output.out + output.err).split())) is heard

@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from lr.engine.answer import Answer
     from lr.reasoner import Reasoner
     from lr.spec.variant import Part
+    from lr.spec.verifiers.base import Verifier
 
 
 @contextmanager
@@ -124,6 +125,20 @@ class Generate:
         reason = speed_reason(result.trace, overlapped=overlapped)
         if reason:
             note(reason)
+        if reason and is_usual(answer.question.verifier, self.models):
+            note(FASTER)
+
+
+FASTER = (
+    "The verifier is exact, as none is named: it keeps few draft steps and no wrong one. "
+    "Faster on the pair in docs/results/real.md: --mode sd --num_speculative_tokens 16 "
+    "--draft_confidence 0.7; more draft steps are kept by --verifier numbers."
+)
+
+
+def is_usual(verifier: Verifier, models: ModelChoice) -> bool:
+    """Whether the verifier is the one of a pair for which nobody names one."""
+    return models.verifier is None and verifier.name == "exact"
 
 
 RACE = 197  # The test story of the race: 43 steps, one of them corrected at seed 0.
@@ -142,8 +157,7 @@ SHARE = 1 / 8
 class Demo:
     """Watch plain decoding and lookahead answer the same question in real time; then
     one rejection in slow motion, and all modes in one table. Other models than the tiny
-    ones: --model and --draft_model; the target is its own judge, unless you give another
-    verifier."""
+    ones: --model and --draft_model."""
 
     question: tyro.conf.Positional[str | None] = None
     """What to ask. Left out: a long problem for the tiny models, a short one for any
@@ -167,8 +181,6 @@ class Demo:
         show.at_least(self, seconds=1, depth=1)
         out = show.console()
         models = self.models
-        if not self.tiny and models.verifier is None and models.judge_model is None:
-            models = replace(models, judge_model=models.model)
         with models.load(needs_draft=True) as reasoner:
             end = time.monotonic() + self.seconds
             question = self.question
@@ -214,6 +226,8 @@ class Demo:
         reason = speed_reason(results["lr"].trace, overlapped=True)
         if reason:
             out.print(f"lr was {reason}.", style="bold", soft_wrap=False)
+        if is_usual(reasoner.verifier, models):
+            out.print(FASTER, style="dim", soft_wrap=False)
         if "sd" in results and "lr+sd" in results:
             reason = beside_tokens_alone(results["sd"].trace, results["lr+sd"].trace)
             out.print(f"lr+sd was {reason}.", style="bold", soft_wrap=False)
