@@ -82,8 +82,7 @@ class Generate:
     generation: AnswerOptions = field(default_factory=AnswerOptions)
     choice: VariantChoice = field(default_factory=VariantChoice)
     trace: Path | None = None
-    """Write every event to this file, as JSON lines: for lr trace, play, draw and
-    step."""
+    """Write every event to this file, as JSON lines: for lr trace, play and step."""
 
     def run(self) -> None:
         options = self.generation
