@@ -33,7 +33,6 @@ import torch
 from lr.engine.runner import ModelRunner
 from lr.errors import LRError
 from lr.kvcache.branch import Branch
-from lr.registry import require_readable
 from lr.rng import Stream
 from lr.spec.proposal import Draws
 from lr.spec.protocol import Limits, Schedule
@@ -378,7 +377,8 @@ def main() -> None:
     from lr import page_engine  # calls `Lookahead`
     from lr.reasoner import Reasoner  # loads the models
 
-    parser = argparse.ArgumentParser(description=main.__doc__)
+    usage = "python -m lr.lookahead [-h] [QUESTION] [--OPTION VALUE ...]"
+    parser = argparse.ArgumentParser(usage=usage, description=main.__doc__)
     parser.add_argument("question", nargs="?", default=QUESTION)
     models = {"model": "tiny-target", "draft_model": "tiny-draft", "verifier": "oracle"}
     modes = {"mode": "lr", "drafter": "draft", "schedule": "depth"}
@@ -386,7 +386,6 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=type(default), default=default)
     options = vars(parser.parse_args())
     try:
-        require_readable(options["model"], options["question"])
         answer = page_engine.run(Reasoner(*map(options.pop, models)), **options)
     except LRError as error:
         parser.exit(2, f"{error}\n")

@@ -27,6 +27,7 @@ from lr.model.device import Device, DeviceMap
 from lr.model.generation_config import warn_unsupported
 from lr.model.weights import Progress, usual_dtype
 from lr.options import GenerateOptions, make_options
+from lr.registry import require_readable
 from lr.result import Result
 from lr.spec.variant import Variant
 from lr.spec.verifiers.base import Verifier
@@ -160,6 +161,7 @@ class Reasoner:
             settings = {name: changes.get(name, value) for name, value in stated}
             variant = replace(variant, settings=settings)
         asked = self.engine.question(question, options, self.verifier, variant)
+        require_readable(self.engine.names["target"], question)
         answer = Answer(asked, detailed=detailed)
         answer.served = self.engine.serve([answer])  # a generator: nothing runs yet
         return answer

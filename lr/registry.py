@@ -57,12 +57,12 @@ def tiny_checkpoints() -> Mapping[str, Path]:
     return CHECKPOINTS
 
 
-def require_readable(checkpoint: str, question: str) -> None:
+def require_readable(checkpoint: str | Path | None, question: str) -> None:
     """Raise `SettingError` if the checkpoint cannot read the question: its answer would be
     noise."""
     from lr.tiny.stories import unreadable
 
-    tiny = Checkpoint.parse(checkpoint).place in tiny_checkpoints()
+    tiny = Checkpoint.parse(str(checkpoint)).place in tiny_checkpoints()
     reason = unreadable(question) if tiny else ""
     if reason:
         raise SettingError(f"{checkpoint} cannot read {question!r}: {reason}")

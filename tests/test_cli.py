@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import warnings
+from contextlib import suppress
 
 import pytest
 import torch
@@ -71,6 +72,19 @@ def test_unknown_commands_get_the_list(words, capsys):
     assert main(words.split()) == 2
     captured = capsys.readouterr()
     assert "lr demo" in captured.err and captured.out == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [("generat", "generate"), ("paly", "play"), ("play bord", "board"),
+     ("step trains", "train"), ("generate --dept 3", "--depth")],
+)  # fmt: skip
+def test_what_may_be_meant_is_named(words, meant, capsys):
+    with suppress(SystemExit):
+        assert main(words.split()) == 2
+    assert re.search(
+        rf"(did|Did|Perhaps) you meant?\W[^?]*{meant}", capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize("name", ["decode", "step", "gpu"])

@@ -7,6 +7,7 @@ import torch
 from reasoner_kit import write_checkpoint, write_foreign_checkpoint
 
 import lr
+from lr import lookahead as page
 from lr import page_engine
 from lr.errors import (
     CheckpointError,
@@ -53,7 +54,9 @@ def test_the_tiny_target_names_draft_verifier_and_mode():
     reasoner = Reasoner()
     assert reasoner.engine.draft is not None
     assert reasoner.verifier.name == "oracle"
-    result = reasoner.generate(QUESTION, max_tokens=5, schedule="async")
+    with pytest.raises(SettingError, match="begins with"):
+        reasoner.generate("What is 2 + 2?")
+    result = reasoner.generate(page.QUESTION, max_tokens=5, schedule="async")
     assert result.mode == "lr" and "mode lr, " in repr(result)
     assert {*dir(lr)} == {*lr.__all__, "__version__"}
 

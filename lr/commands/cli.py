@@ -11,6 +11,7 @@ import errno
 import os
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from importlib import import_module
 from io import TextIOWrapper
 from typing import Any
@@ -128,7 +129,9 @@ def _run(words: Sequence[str]) -> int:
     if moved is not None:
         print(f"error: lr {' '.join(words[:2])} is now: {moved}", file=sys.stderr)
         return 2
-    print(f"error: there is no command {name!r}.\n\n{_help()}", file=sys.stderr)
+    hints = [f" Did you mean {n}?" for n in get_close_matches(name, COMMANDS, 1)]
+    error = f"error: there is no command {name!r}.{''.join(hints)}"
+    print(f"{error}\n\n{_help()}", file=sys.stderr)
     return 2
 
 

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated
 
@@ -23,7 +24,7 @@ from rich.text import Text
 
 from lr.commands.options import ModelChoice, VariantChoice
 from lr.commands.show import AS_IT_IS, console
-from lr.errors import LRError
+from lr.errors import LRError, SettingError
 from lr.options import GenerateOptions
 from lr.types import require
 from lr.watch.player.page import player_page
@@ -56,6 +57,11 @@ class Shown:
         with suppress(OSError):  # a question may be too long for a file name
             if words is not None and (words.endswith(".jsonl") or Path(words).exists()):
                 return Path(words)
+        for likely in get_close_matches(words or "", RECORDED, 1):
+            raise SettingError(
+                f"there is no recorded answer {words!r}; did you mean {likely}? "
+                f"There are {', '.join(RECORDED)}."
+            )
         return None
 
     def live_source(self) -> Source:

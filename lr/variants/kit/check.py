@@ -29,8 +29,8 @@ from lr.variants.kit.findings import Findings
 
 QUESTIONS = (
     "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many coins does Ben have?",
-    "At first Cleo has 12 coins. Then Cleo gives 5 coins to Dan. How many coins does Cleo have?",
-    "At first Ben has 4 coins. Then Ann gets twice as many coins as Ben. How many has Ann?",
+    "At first Cleo has 12 coins. Then Dan gets 5 fewer coins than Cleo. How many coins does Dan have?",
+    "At first Ben has 4 coins. Then Ann gets 2 times as many coins as Ben. How many coins does Ann have?",
 )
 """Questions for the tiny models."""
 
