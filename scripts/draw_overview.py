@@ -207,7 +207,7 @@ def network() -> str:
             332,
             210,
         ),
-        ("norm and head", f"[n, {words}]", "target", 578, 120),
+        ("norm, head", f"[n, {words}]", "target", 578, 120),
         ("logits", "one row per token", "accepted", 734, 110),
     ]
     lines = []
@@ -221,7 +221,7 @@ def network() -> str:
             lines.append(
                 f'<path d="M{x - 32} {middle + 15}h24m-6 -5l6 5l-6 5" {ARROW}/>'
             )
-    cache = "cache: keys and values of all tokens that were read before"
+    cache = "cache: keys and values of all tokens read before"
     lines.append(box(222, middle + 72, 430, cache, "cache", outline=True))
     lines.append(f'<path d="M437 {middle + 72}v-14m-5 6l5 -6l5 6" {ARROW}/>')
     return frame(

@@ -24,6 +24,7 @@ from nbformat.v4 import new_code_cell, new_notebook
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "notebooks"
+PLAN = FOLDER / "README.md"
 ANSWER = re.compile(
     r"^```python\n(.*?)^```\n(?:\n```\n.*?^```\n)?", re.DOTALL | re.MULTILINE
 )
@@ -95,16 +96,20 @@ def executed(
     return notebook, page
 
 
-def reading_minutes(notebook: nbformat.NotebookNode) -> float:
-    """How long reading takes: all words of text and code, 200 a minute."""
-    return sum(len(cell.source.split()) for cell in notebook.cells) / 200
+def words_in(notebook: nbformat.NotebookNode) -> int:
+    """All words of text and code. A reader takes a minute for 200."""
+    return sum(len(cell.source.split()) for cell in notebook.cells)
 
 
-def state_time(notebook: nbformat.NotebookNode, seconds: float) -> None:
-    """Write into the first cell how long reading and running take together."""
-    minutes = math.ceil(reading_minutes(notebook) + seconds / 60)
+def state_time(path: Path, notebook: nbformat.NotebookNode, seconds: float) -> None:
+    """Write into the first cell and the plan how long reading and running take
+    together."""
+    minutes = math.ceil(words_in(notebook) / 200 + seconds / 60)
     first = notebook.cells[0]
     first.source = re.sub(r"Time: \d+ ", f"Time: {minutes} ", first.source)
+    row = rf"(?m)^(\| \[{path.name[:2]} .*\| )\d+ \|$"
+    plan = PLAN.read_text("utf-8")
+    PLAN.write_text(re.sub(row, rf"\g<1>{minutes} |", plan), encoding="utf-8")
 
 
 def stop(manager: AsyncKernelManager) -> None:
@@ -128,10 +133,11 @@ def main() -> None:
             notebook, page = executed(path, manager)
             stop(manager)
             seconds = time.monotonic() - began
-            state_time(notebook, seconds)
+            state_time(path, notebook, seconds)
             nbformat.write(notebook, path)
             answers_to(path).write_text(page, encoding="utf-8")
-            print(f"ran {path.relative_to(ROOT)} in {seconds:.0f} s")
+            words = f"{words_in(notebook)} words at 200 a minute"
+            print(f"{path.name}: {words}, run in {seconds:.0f} s", flush=True)
 
 
 if __name__ == "__main__":

@@ -163,7 +163,7 @@ def measured() -> dict[str, float]:
     text = (ROOT / "docs" / "results" / "real.md").read_text("utf-8")
     table = text.split("## How right")[0]
     rows = re.findall(r"^\| ([^|]+) \| [\d.]+ \| ([\d.]+)", table, re.MULTILINE)
-    speedups = {way.strip(): float(speedup) for way, speedup in rows}
+    speedups = {way.strip().replace("`", ""): float(speedup) for way, speedup in rows}
     return {way: speedup for way, speedup in speedups.items() if way != "ar"}
 
 
@@ -353,7 +353,7 @@ p { font-size: min(3vh, 4vw); margin: 0 }
 .figure { flex: 1; min-height: 0; width: 100%; display: flex; flex-direction: column;
   justify-content: center; align-items: center; gap: 2vh }
 img { width: 100%; flex: 1; min-height: 0; object-fit: contain }
-math { font-size: min(8vh, 5vw) }
+math { font-size: min(8vh, 3.6vw) }
 table { border-collapse: collapse; width: min(100%, 150vh) }
 th, td { font-size: min(2.9vh, 3.6vw); padding: 0.8vh 1vw; text-align: left; vertical-align: top;
   font-weight: normal; border-bottom: 1px solid #ddd }

@@ -74,9 +74,12 @@ class Column:
             apply_event(self.state, record)
 
     def rejection(self) -> EmittedState | None:
-        """The first correction, with the draft step that it replaced."""
-        corrections = (step for step in self.state.emitted if step.rejected is not None)
-        return next(corrections, None)
+        """The first correction of a complete step, with the draft step that it
+        replaced."""
+        for step in self.state.emitted:
+            if step.rejected is not None and step.step.finish != "length":
+                return step
+        return None
 
 
 def race(racers: Sequence[Column], seconds: float, out: Console) -> Result:

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from run_notebooks import reading_minutes
+from run_notebooks import words_in
 from tests_root import ROOT
 
 from lr.commands.cli import main
 
 NOTEBOOKS = ROOT / "notebooks"
-LECTURES = (NOTEBOOKS / "README.md").read_text("utf-8").split("## A lecture of")[1]
+PLAN = NOTEBOOKS / "README.md"
+LECTURES = PLAN.read_text("utf-8").split("## A lecture of")[1]
 TABLES = [line for line in LECTURES.splitlines() if line.startswith("|")]
 
 
@@ -43,7 +44,11 @@ def test_a_notebook_takes_the_time_that_it_states_and_fits_the_plan() -> None:
         notebook = nbformat.read(path, as_version=4)
         [minutes] = re.findall(r"Time: (\d+) minutes", notebook.cells[0].source)
         stated[path.name[:2]] = int(minutes)
-        assert 0 < int(minutes) - reading_minutes(notebook) < 4, path.name
+        assert 0 < int(minutes) - words_in(notebook) / 200 < 4, path.name
+    plan = PLAN.read_text("utf-8")
+    assert dict(re.findall(r"^\| \[(\d\d) .* (\d+) \|$", plan, re.MULTILINE)) == {
+        number: str(minutes) for number, minutes in stated.items()
+    }
     rows = re.findall(r"\| (\d+)-(\d+) \|.*notebook (\d\d)(, sections)?", LECTURES)
     assert len(rows) >= 5
     for begin, end, number, sections in rows:

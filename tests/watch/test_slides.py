@@ -50,9 +50,12 @@ def test_the_keys_turn_the_slides_and_each_fits_its_screen(tmp_path: Path) -> No
             for number in range(1, count + 1):
                 assert page.inner_text("footer") == f"{number} / {count}"
                 slide = "slides[now()]"
-                tall = page.evaluate(f"{slide}.scrollHeight - {slide}.clientHeight")
-                wide = page.evaluate(f"{slide}.scrollWidth - {slide}.clientWidth")
-                assert tall <= 0 and wide <= 0, f"slide {number} of {name} is cut"
+                for width, height in ((390, 844), (900, 700), (1366, 768)):
+                    page.set_viewport_size({"width": width, "height": height})
+                    tall = page.evaluate(f"{slide}.scrollHeight - {slide}.clientHeight")
+                    wide = page.evaluate(f"{slide}.scrollWidth - {slide}.clientWidth")
+                    cut = f"slide {number} of {name} is cut at {width} px"
+                    assert tall <= 0 and wide <= 0, cut
                 page.keyboard.press("ArrowRight")
             page.keyboard.press("ArrowLeft")
             assert page.inner_text("footer") == f"{count - 1} / {count}" and not errors
