@@ -84,14 +84,15 @@ def tour_of(trace: TraceFile) -> list[dict[str, Any]]:
 
 
 def examples_of(trace: TraceFile) -> str:
-    """A step of this trace that was kept and one that was rejected, as sentences."""
+    """A step of this trace that was kept and one that was rejected, on lines of their
+    own."""
 
     def brief(words: str) -> str:
         return quoted(shorten(words, LETTERS, placeholder=" ..."))
 
     return "".join(
-        f" {'Kept' if pair.aligned else 'Rejected'}: the draft's {brief(pair.draft)}; "
-        f"the target's {brief(pair.target)}."
+        f"\n{'Kept' if pair.aligned else 'Rejected'}: the draft's {brief(pair.draft)}\n"
+        f"beside the target's {brief(pair.target)}"
         for pair in kept_and_rejected(trace)
     )
 
