@@ -142,6 +142,7 @@ def is_usual(verifier: Verifier, models: ModelChoice) -> bool:
 
 RACE = 197  # The test story of the race: 43 steps, one of them corrected at seed 0.
 WORDS = (
+    "✓: the draft's step, kept. ✗: the target's, after a rejection. ·: the target's alone. "
     "ar: plain decoding. sd: tokens drafted ahead. lr: steps drafted ahead. lr+sd: both. "
     "Draft and target work at the same time. kept: accepted of the judged draft steps. "
     "faster: tokens per second, compared with ar on this machine."
