@@ -54,6 +54,8 @@ IN_NOTEBOOK = re.compile(
 )
 PROSE = re.compile(r"<(code|pre|script|style)\b.*?</\1>", re.DOTALL)
 NOT_A_PAGE = {"__main__.py"}
+IN_HTML = re.compile(r'<a href="([^"]+)"([^>]*)>(.*?)</a>', re.DOTALL)
+PICTURE = re.compile(r'(<img\b[^>]*\bsrc=")([^"]+)"')
 LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)\s]+)\)")
 
 
@@ -166,34 +168,52 @@ def _part(words: str, code: str) -> str:
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
     """Turn the links of a page that leave docs/."""
-    address = page.file.src_uri
-    home = "" if address in ROOT_PAGES else "docs"
 
     def turned(link: re.Match[str]) -> str:
         text, target = link.groups()
-        if "://" in target or target.startswith(("#", "mailto:")):
-            return link.group()
-        path, _, anchor = target.partition("#")
-        linked = posixpath.normpath(
-            posixpath.join(home, posixpath.dirname(address), path)
-        )
-        linked_page = _page_of(linked)
-        if linked_page is None:
+        address = link_on(page.file.src_uri, target)
+        if address is None:
             return (
                 text if text.startswith("`") else f"`{text}`" if "/" in text else text
             )
-        relative = posixpath.relpath(linked_page, posixpath.dirname(address) or ".")
-        return f"[{text}]({relative}{'#' + anchor if anchor else ''})"
+        return f"[{text}]({address})"
 
     return LINK.sub(turned, markdown)
 
 
+def link_on(page: str, target: str) -> str | None:
+    """Where a link of a page leads in the site; None if nothing there shows that file."""
+    if "://" in target or target.startswith(("#", "mailto:", "data:")):
+        return target
+    of_root = page in ROOT_PAGES or page.endswith(".ipynb")
+    path, hash_sign, anchor = target.partition("#")
+    folder = posixpath.join("" if of_root else "docs", posixpath.dirname(page))
+    linked_page = _page_of(posixpath.normpath(posixpath.join(folder, path)))
+    if linked_page is None:
+        return None
+    relative = posixpath.relpath(linked_page, posixpath.dirname(page) or ".")
+    return f"{relative}{hash_sign}{anchor}"
+
+
 def on_page_content(content: str, page: Any, config: Any, files: Files) -> str:
-    """Formulas as MathML."""
+    """Formulas as MathML; of notebooks also the links and pictures, which
+    `on_page_markdown` does not see."""
     if not page.file.src_uri.endswith(".ipynb"):
         return FORMULA.sub(
             lambda formula: mathml(formula[1], formula[0].startswith("<div")), content
         )
+
+    def address(target: str) -> str | None:
+        found = link_on(page.file.src_uri, target)
+        return found and re.sub(r"\.(md|ipynb)(?=#|$)", ".html", found)
+
+    def turned(link: re.Match[str]) -> str:
+        target, attributes, text = link.groups()
+        there = address(target)
+        return f'<a href="{there}"{attributes}>{text}</a>' if there else text
+
+    content = IN_HTML.sub(turned, content)
+    content = PICTURE.sub(lambda img: f'{img[1]}{address(img[2])}"', content)
     parts = []
     end = 0
     for code in PROSE.finditer(content):  # what is code keeps its dollars
@@ -220,7 +240,7 @@ def mathml(latex: str, display: bool) -> str:
 
 def on_post_build(config: Any) -> None:
     """The players that docs/algorithm.md shows, of answers that are recorded now, and of
-    the recorded answers of real models."""
+    the recorded answers of real models; and a look at every link of every page."""
     from lr.watch.player.page import player_page
     from lr.watch.recorded import RECORDED, recorded_path
     from lr.watch.trace.file import read_trace
@@ -232,6 +252,21 @@ def on_post_build(config: Any) -> None:
     for name in RECORDED:  # answers of real models, which come with the package
         page = player_page(read_trace(recorded_path(name)))
         (folder / f"{name}.html").write_text(page, encoding="utf-8")
+    require_links(folder.parent)
+
+
+def require_links(site: Path) -> None:
+    """Raise if a link or a picture of a page leads nowhere: mkdocs looks only at those in
+    Markdown, and the notebooks are none."""
+    lost = [
+        f"{page.relative_to(site)}: {target}"
+        for page in site.rglob("*.html")
+        if page.parent.name != "player"  # their program writes links
+        for target in re.findall(r'\b(?:href|src)="([^"#?]+)', page.read_text("utf-8"))
+        if not re.match(r"\w+:|/", target) and not (page.parent / target).exists()
+    ]
+    if lost:
+        raise RuntimeError("links that lead nowhere:\n" + "\n".join(sorted(set(lost))))
 
 
 def write_player(name: str, path: Path) -> None:
