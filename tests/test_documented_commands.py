@@ -244,8 +244,8 @@ RUN = {
 def readme_targets():
     """What README makes."""
     readme = (ROOT / "README.md").read_text("utf-8")
-    return set(re.findall(r"^make (\w+)", readme, re.MULTILINE)) | set(
-        re.findall(r"`make (\w+)", readme)
+    return set(re.findall(r"^make ([a-z]+)", readme, re.MULTILINE)) | set(
+        re.findall(r"`make ([a-z]+)", readme)
     )
 
 
