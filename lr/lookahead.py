@@ -33,6 +33,7 @@ import torch
 from lr.engine.runner import ModelRunner
 from lr.errors import LRError
 from lr.kvcache.branch import Branch
+from lr.registry import require_readable
 from lr.rng import Stream
 from lr.spec.proposal import Draws
 from lr.spec.protocol import Limits, Schedule
@@ -374,8 +375,7 @@ class Lookahead:
 
 def main() -> None:
     """Answer a question and print each step, and who wrote it, once it is decided."""
-    from lr import page_engine  # calls `Lookahead`
-    from lr.reasoner import Reasoner  # loads the models
+    from lr import Reasoner, page_engine  # loads the models, calls `Lookahead`
 
     usage = "python -m lr.lookahead [-h] [QUESTION] [--OPTION VALUE ...]"
     parser = argparse.ArgumentParser(usage=usage, description=main.__doc__)
@@ -386,6 +386,7 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=type(default), default=default)
     options = vars(parser.parse_args())
     try:
+        require_readable(options["model"], options["question"])
         answer = page_engine.run(Reasoner(*map(options.pop, models)), **options)
     except LRError as error:
         parser.exit(2, f"{error}\n")

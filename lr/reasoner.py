@@ -138,7 +138,9 @@ class Reasoner:
 
         `variant` replaces parts of the algorithm (`docs/variants.md`); `changes`
         override its settings. `detailed` records everything that happens, not only what
-        statistics need (`docs/trace.md`)."""
+        statistics need (`docs/trace.md`). Raises `SettingError` for a question that the
+        tiny models cannot read; `run` answers it with noise."""
+        require_readable(self.engine.names.get("target"), question)
         answer = self.run(
             question, options, variant=variant, detailed=detailed, **changes
         )
@@ -161,7 +163,6 @@ class Reasoner:
             settings = {name: changes.get(name, value) for name, value in stated}
             variant = replace(variant, settings=settings)
         asked = self.engine.question(question, options, self.verifier, variant)
-        require_readable(self.engine.names["target"], question)
         answer = Answer(asked, detailed=detailed)
         answer.served = self.engine.serve([answer])  # a generator: nothing runs yet
         return answer

@@ -135,11 +135,12 @@ class Evaluation:
                     f"{self.total_tokens} for prompt and answer together."
                 )
             options = replace(options, max_tokens=min(left, options.max_tokens or left))
-        # not `Reasoner.run`, by which the tiny models refuse what they cannot read
-        asked = self.reasoner.engine.question(
-            question, options, self.reasoner.verifier, self.variant
+        return self.reasoner.run(
+            question,
+            options,
+            variant=self.variant,
+            detailed=self.save_traces,
         )
-        return Answer(asked, detailed=self.save_traces)
 
     def warm_up(self) -> None:
         """Write a few tokens of the first answer and discard them, with the cache that

@@ -37,9 +37,11 @@ class Halving(Controller):
         """1 / (1 - alpha), the mean tokens of a round if each stays with alpha; at most
         20."""
         alpha = progress.rounds.conditional_acceptance  # None: no round yet
+        # 1 + alpha + alpha^2 + ...: the target's token, and each draft that stays
         return None if alpha is None else math.ceil(1 / max(0.05, 1 - alpha))
 
 
 def adaptive(reasoner: Reasoner, *, most: int = 8) -> Variant:
     """Draft 1 to `most` steps ahead."""
+    # a new object for every answer; depth: the largest that it may ask for
     return Variant(controller=lambda: Halving(most), settings={"depth": most})

@@ -31,6 +31,7 @@ class LikeliestVerifier(LikelihoodVerifier):
     def choose(self, drafts: Sequence[Step], verdicts: Sequence[Verdict]) -> int | None:
         # a pair that was not judged
         scores = [-math.inf if v.score is None else v.score for v in verdicts]
+        # `floor` has decided which drafts may be taken at all
         aligned = [j for j, verdict in enumerate(verdicts) if verdict.aligned]
         # None: the target writes
         return max(aligned, key=scores.__getitem__, default=None)
@@ -39,5 +40,6 @@ class LikeliestVerifier(LikelihoodVerifier):
 def best_of(reasoner: Reasoner, *, width: int = 3, floor: float = -1.25) -> Variant:
     """Accept the likeliest of `width` drafts if its root-scaled log-probability is at
     least `floor` nats."""
+    # all versions of a step are judged before one is taken, so nothing runs ahead
     settings = {"width": width, "depth": 1, "schedule": "sync"}
     return Variant(LikeliestVerifier(floor), settings=settings)

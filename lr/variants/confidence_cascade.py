@@ -51,8 +51,10 @@ class Cascade(Verifier):
             else replace(verdict, aligned=verdict.score > self.low)  # outside the band
             for verdict in verdicts_of(self.cheap, pairs)
         ]
+        # only these cost a call of the expensive one
         unsure = [pair for pair, sure in zip(pairs, cheap, strict=True) if sure is None]
         expensive = iter(verdicts_of(self.expensive, unsure))  # one batch
+        # each pair keeps its place
         return [verdict or next(expensive) for verdict in cheap]
 
 
@@ -83,6 +85,7 @@ def confidence_cascade(
     scorer: str | None = None,
 ) -> Variant:
     """Accept from `high` nats on, reject up to `low`, else ask the scorer."""
+    # score > low outside the band means score >= high
     cheap = Confidence(high)
     expensive = make_scorer(reasoner, scorer, threshold)
     cascade = Cascade(cheap, expensive, low=low, high=high)

@@ -63,12 +63,14 @@ def load_variant(text: str, reasoner: Reasoner, *, anew: bool = False) -> Varian
         expected = f"a name that {file} defines"
     require(name in members, "variant", text, expected)
     try:
+        # best_of(width=3) is read, never run: values are literals
         call = ast.parse(f"name({arguments if parenthesis else ')'}", mode="eval").body
         assert isinstance(call, ast.Call) and not call.args
         parameters = {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
     except (AssertionError, SyntaxError, ValueError) as error:
         example = "parameters by name, such as best_of(width=3)"
         raise SettingError(f"variant is {text!r}, expected {example}.") from error
+    # what was run is known by name and file: run.json holds both
     variant = _make_variant(text, members[name], parameters, reasoner)
     path = str(Path(file).resolve()) if file else variant.file
     return replace(variant, name=text.strip(), file=path)
@@ -91,6 +93,7 @@ def _make_variant(
     require(parts != [], named, member, expected)
     make = partial(member, **parameters) if parameters else member
     values: dict[str, Any] = {part.field: make for part in parts}
+    # verifier and step source are one object for all answers
     objects = [part.field for part in parts if part.given is Given.OBJECT]
     if objects:
         values |= dict.fromkeys(objects, make_part(named, make))

@@ -39,13 +39,16 @@ class Clipped(Verifier):
         return self.reward.passes
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
+        # one batch for the rewards, then a draw for each pair
         rewards = self.reward.judge(pairs)
         return [self.draw(p, reward) for p, reward in zip(pairs, rewards, strict=True)]
 
     def draw(self, pair: Pair, reward: Verdict) -> Verdict:
         """Accept below the reward; without one, reject."""
         assert pair.stream is not None
+        # keyed: a pair that is judged again gets the same number
         number = uniform(pair.stream.key(0))
+        # accepted with probability min(1, max(0, reward))
         aligned = number < (reward.score or 0)
         return replace(reward, aligned=aligned, why=f"{reward.why}; drew {number:.3f}")
 
@@ -61,5 +64,6 @@ def rsd(
     probability."""
     require(weight in ("step", "clip"), "weight", weight, "'step' or 'clip'")
     reward = make_scorer(reasoner, scorer, threshold)
+    # the paper decides step by step; nothing is drafted beyond an open one
     settings = {"depth": 1, "schedule": "sync"}
     return Variant(Clipped(reward) if weight == "clip" else reward, settings=settings)

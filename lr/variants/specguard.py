@@ -45,20 +45,25 @@ class Grounded(Verifier):
         assert pair.logprobs is not None
         before = set(pair.prefix)
         tokens = pair.draft.tokens
+        # 1. of the step's tokens, those that stand before it
         grounded = sum(token in before for token in tokens) / len(tokens)
+        # 2. the geometric mean of the target's probabilities of its tokens
         likely = math.exp(math.fsum(pair.logprobs) / len(tokens))
         score = (grounded + likely) / 2
         reason = f"{grounded:.2f} grounded, {likely:.2f} likely"
         return Verdict(score >= self.threshold, reason, score)
 
     def choose(self, drafts: Sequence[Step], verdicts: Sequence[Verdict]) -> int | None:
+        # a draft is consistent if it shares much with all versions, itself included
         common = [sum(overlap(draft, rival) for rival in drafts) for draft in drafts]
+        # ties: the first
         best = common.index(max(common))
         return best if verdicts[best].aligned else None
 
 
 def overlap(first: Step, second: Step) -> float:
     """The share of tokens that two steps have in common."""
+    # as bags: order does not count, repetition does
     shared = (Counter(first.tokens) & Counter(second.tokens)).total()
     return 2 * shared / (len(first.tokens) + len(second.tokens))
 

@@ -28,4 +28,5 @@ def specreason(
     """Accept a draft step iff its score is at least `threshold` (None: the scorer's
     default)."""
     verifier = make_scorer(reasoner, scorer, threshold)
+    # one step ahead, decided before the next is drafted
     return Variant(verifier, settings={"depth": 1, "schedule": "sync"})

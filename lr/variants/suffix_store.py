@@ -42,11 +42,14 @@ class SuffixStore(LookupDrafter):
 
     def _look_up(self, tokens: Sequence[int], k: int) -> Proposal:
         """What followed the longest ending, at most as many tokens as that has."""
+        # the branch comes last, so its own earlier text is found first
         text = [*self.store, *tokens]
         data = array("q", text).tobytes()
+        # the longest ending that stands somewhere else decides
         for n in range(min(self.longest, len(tokens) - 1), self.shortest - 1, -1):
             end = earlier_end(data, n)
             if end is not None:
+                # no further than the text in which it was found
                 following = [*text[end : end + max(0, min(k, n))], BETWEEN]
                 return Proposal.chain(following[: following.index(BETWEEN)])
         return EMPTY
@@ -59,6 +62,7 @@ class SuffixStore(LookupDrafter):
 
 def suffix_store(reasoner: Reasoner, *, longest: int = 24) -> Variant:
     """Look up endings of 2 to `longest` tokens; no draft model is needed."""
+    # of this variant: a new process, or a cold way of the bench, has an empty one
     store: list[int] = []
     settings: dict[str, Any] = {"acceptance": "match", "drafter": "ngram"}
     settings["num_speculative_tokens"] = 16

@@ -35,8 +35,11 @@ class RecycledTree(Drafter):
         self.successors: dict[int, list[int]] = {}
 
     def learn(self, context: Context, proposal: Proposal, logits: Tensor) -> None:
+        # the last token before the drafts: row 0 of the logits follows it
         last = context.tokens[context.length - 1]
+        # [t + 1, v] -> for each place the most that a level can use
         best = logits.topk(max(self.branching), dim=-1).indices.tolist()
+        # the latest wins, also where a draft was rejected: the target has read it
         self.successors |= zip((last, *proposal.tokens), best, strict=True)
 
     def propose(self, contexts: Sequence[Context], k: int) -> list[Proposal]:
@@ -45,11 +48,13 @@ class RecycledTree(Drafter):
     def tree(self, last: int, depth: int) -> Proposal:
         tokens: list[int] = []
         parents: list[int] = []
+        # (node, token) of the level whose children come next
         level = [(ROOT, last)]
         for width in self.branching[: max(0, depth)]:
             below = []
             for node, token in level:
                 for successor in self.successors.get(token, ())[:width]:
+                    # its own number is the next free one
                     below.append((len(tokens), successor))
                     tokens.append(successor)
                     parents.append(node)
@@ -61,5 +66,6 @@ def token_recycling(
     reasoner: Reasoner, *, branching: tuple[int, ...] = (4, 2, 1, 1)
 ) -> Variant:
     """A tree of `branching` candidates per level, read from what the target said."""
+    # match: a token is kept if it is the one that the target draws
     settings = {"num_speculative_tokens": len(branching), "acceptance": "match"}
     return Variant(drafter=lambda setup: RecycledTree(branching), settings=settings)

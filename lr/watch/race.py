@@ -65,8 +65,10 @@ class Column:
 
     def follow(self, seconds: float) -> None:
         """Show what had happened by then."""
+        # a column that is complete stands still; the others move on
         self.seconds = seconds if self.total is None else min(seconds, self.total)
         token_bytes = self.answer.question.codec.token_bytes
+        # only events that it does not show yet
         for when, event in self.answer.trace.events[self.state.number :]:
             if when > seconds:  # not yet, at this moment of the race
                 break
@@ -95,12 +97,14 @@ def race(racers: Sequence[Column], seconds: float, out: Console) -> Result:
             column.follow(time.perf_counter() - started)
         return columns(racers, MOVING)
 
+    # the race is shown from the traces, while the last one still answers
     live = Live(
         get_renderable=frame, console=out, refresh_per_second=FRAMES, transient=True
     )
     with live if out.is_terminal else nullcontext():
         result = answer_within(racer.answer, seconds)
         racer.total = result.stats.seconds  # now its column can be shown again
+        # until the slowest column has caught up with its answer
         while out.is_terminal and not all(column.done for column in racers):
             time.sleep(1 / FRAMES)
     return result

@@ -11,6 +11,7 @@ from attention_kit import TILES, fake_flash_attention, needs_triton, tile_attent
 
 from lr.commands.cli import main
 from lr.errors import SettingError
+from lr.lookahead import QUESTION
 from lr.model.attention import REFERENCE, SDPA, Tiles
 from lr.model.attention_choice import (
     AttentionNeeds,
@@ -180,5 +181,5 @@ def test_the_attention_is_chosen_for_both_models():
         with Reasoner(attention=name) as reasoner:
             for model in (reasoner.engine.target, reasoner.engine.draft):
                 assert model.attention is kind
-            tokens.add(reasoner.generate("How many?", seed=3, max_tokens=40).tokens)
+            tokens.add(reasoner.generate(QUESTION, seed=3, max_tokens=40).tokens)
     assert len(tokens) == 1

@@ -7,12 +7,11 @@ from torch.nn import functional as F
 
 from lr import Reasoner
 from lr.engine import loading
+from lr.lookahead import QUESTION
 from lr.model import layers, pack
 from lr.model.layers import Linear, product
 from lr.model.pack import PackedLinear
 from lr.model.weights import load_model
-
-QUESTION = "Start at 5, add 9, subtract 4, add 7, subtract 6."
 
 
 @pytest.mark.parametrize("has_bias", [False, True])

@@ -77,11 +77,13 @@ def check_answers(
     findings = Findings("answers")
     options = {"seed": 1, "max_tokens": 100, **options}
     variant = make()
+    # 1. All questions in one batch, with one variant.
     together = [reasoner.run(q, variant=variant, **options) for q in questions]
     for _ in reasoner.engine.serve(together, len(together)):
         pass
     results = []
     for run in together:
+        # 2. Each one alone, twice, with variants of their own.
         ask = partial(reasoner.generate, run.question.text, **options)
         alone = ask(variant=make())
         again = ask(variant=make())
@@ -102,6 +104,7 @@ def check_answers(
 def idle_parts(variant: Variant, results: Sequence[Result]) -> list[str]:
     """One line for every part that did nothing in these answers, if they show it."""
     steps = [step for result in results for step in result.steps]
+    # a segmenter that finds no end leaves steps that are cut
     cut = sum(step.finish is Finish.LENGTH for step in steps)
     stats = sum((result.stats for result in results), Stats())
     kept = f"{stats.accepted} of {stats.judged} draft steps accepted"

@@ -53,6 +53,7 @@ def same_everywhere(
     earlier questions, another object, the clock, or the global random generators."""
     part = anew()
     answers = [ask(part, question) for question in questions]
+    # another process must give these too, where texts have other hashes
     findings.answers.append(repr(answers))
     numbers = list(range(len(questions)))
     shuffled = random.Random(1).sample(numbers, len(numbers))
@@ -65,12 +66,14 @@ def same_everywhere(
         (pure, shuffled, [anew()]),
         (apart, numbers, [anew(), anew()]),
     ]
+    # the caller's generators are as before afterwards
     state = random.getstate()
     with torch.random.fork_rng(devices=[]):
         for seed, (statement, order, parts) in enumerate(trials):
             random.seed(seed)
             torch.manual_seed(seed)
             for number in order:
+                # two parts are asked in turn; the first one's answer counts
                 answer, *_ = [ask(part, questions[number]) for part in parts]
                 instead = f"{answers[number]!r} and {answer!r} for question {number}"
                 findings.must(equal(answers[number], answer), statement, instead)

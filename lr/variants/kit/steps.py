@@ -60,6 +60,7 @@ def random_pairs(count: int, seed: int = 0) -> list[Pair]:
         target = random_step(chance, chance.randint(1, 9))
         if number % 3 == 0 or target.finish is not draft.finish:
             target = draft  # steps that end differently never reach a verifier
+        # a sure model, an average one, one that is surprised by every token
         nats = chance.choice([0.01, 1.0, 9.0])
         p, q = ([-nats * chance.random() for _ in draft.tokens] for _ in range(2))
         pair = Pair(
@@ -125,10 +126,12 @@ def check_verifier(findings: Findings, anew: Callable[[], Verifier]) -> None:
     )
     same_everywhere(findings, anew, choose, random_alternatives())
 
+    # pairs that nobody else holds: what is alive in the end was kept
     new = reduced(random_pairs(40, seed=1), verifier.requires)
     references = [weakref.ref(pair) for pair in new]
     while new:
         verifier.judge((new.pop(),))
+    # cycles hold what nobody keeps
     gc.collect()
     held = sum(reference() is not None for reference in references)
     findings.must(held <= 10, "no pair is kept (no leak)", f"{held} of 40 still held")
