@@ -124,7 +124,8 @@ class Contender:
             try:
                 yield Process(child, log)
             finally:
-                child.stdin.close()  # type: ignore[union-attr]
+                with suppress(BrokenPipeError):
+                    child.stdin.close()  # type: ignore[union-attr]
                 child.wait()
 
     def answer(self, lines: Sequence[dict[str, Any]]) -> None:
@@ -267,7 +268,7 @@ class Speed:
                             reads[name].append(read_speed(pages) / 1e9)
                         try:
                             contender.answer(lines)
-                        except FailedError as error:
+                        except (FailedError, OSError) as error:
                             contender.error = str(error)
                     advance()
         for name, speeds in reads.items():
