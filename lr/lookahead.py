@@ -24,7 +24,7 @@ asynchronous (section 3.2) and with alternatives. Read next: `spec/scheduler.py`
 
 from __future__ import annotations
 
-import argparse
+from argparse import ArgumentParser
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -375,10 +375,10 @@ class Lookahead:
 
 def main() -> None:
     """Answer a question and print each step, and who wrote it, once it is decided."""
-    from lr import Reasoner, page_engine  # loads the models, calls `Lookahead`
+    from lr import page_engine  # calls `Lookahead`
+    from lr.reasoner import Reasoner  # loads the models
 
-    usage = "python -m lr.lookahead [-h] [QUESTION] [--OPTION VALUE ...]"
-    parser = argparse.ArgumentParser(usage=usage, description=main.__doc__)
+    parser = ArgumentParser(usage="python -m lr.lookahead [QUESTION] [--OPTION VALUE]")
     parser.add_argument("question", nargs="?", default=QUESTION)
     models = {"model": "tiny-target", "draft_model": "tiny-draft", "verifier": "oracle"}
     modes = {"mode": "lr", "drafter": "draft", "schedule": "depth"}

@@ -62,8 +62,9 @@ def require_readable(checkpoint: str | Path | None, question: str) -> None:
     noise."""
     from lr.tiny.stories import unreadable
 
-    tiny = Checkpoint.parse(str(checkpoint)).place in tiny_checkpoints()
-    reason = unreadable(question) if tiny else ""
+    named = Checkpoint.parse(str(checkpoint))
+    is_tiny = named.place in tiny_checkpoints() and not named.dummy
+    reason = unreadable(question) if is_tiny else ""
     if reason:
         raise SettingError(f"{checkpoint} cannot read {question!r}: {reason}")
 

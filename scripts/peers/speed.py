@@ -1,4 +1,4 @@
-"""Time lr beside transformers, llama.cpp and OpenVINO GenAI: plain decoding, n-grams and
+"""Time this project beside transformers, llama.cpp and OpenVINO GenAI: plain decoding, n-grams and
 a draft model, on the same checkpoints and prompts, one after the other in one run.
 
     python scripts/peers/speed.py --model DIR --draft_model DIR --dataset gsm8k.jsonl \
@@ -180,7 +180,7 @@ def spread(values: Sequence[float], digits: int = 1) -> str:
 
 @dataclass(frozen=True)
 class Speed:
-    """Time lr beside transformers, llama.cpp and OpenVINO GenAI on one pair of
+    """Time this project beside transformers, llama.cpp and OpenVINO GenAI on one pair of
     checkpoints: plain decoding, n-grams, a draft model."""
 
     model: Path  # The target: a directory in Hugging Face layout.
