@@ -298,9 +298,11 @@ def compare_rounding(here: Here, model_name: str | None = None) -> str:
                 lengths = []
                 for question in questions:
                     plain, speculated = (
-                        reasoner.generate(
+                        reasoner.run(
                             question, mode=mode, temperature=0.0, max_tokens=tokens
-                        ).tokens
+                        )
+                        .finish()
+                        .tokens
                         for mode in ("ar", "sd")
                     )
                     if plain != speculated:
@@ -416,7 +418,7 @@ def compare_memory(here: Here) -> str:
         with Reasoner(
             *names, verifier, device=str(here.device), dtype=here.dtype
         ) as reasoner:
-            reasoner.generate(QUESTIONS[0], mode="lr", max_tokens=64)
+            reasoner.run(QUESTIONS[0], mode="lr", max_tokens=64).finish()
         peaks[verifier] = peak_bytes(here) / 2**30
         here.tell(f"{verifier}: {peaks[verifier]:.2f} GiB")
     more = [f"{name} {peak - peaks['never']:+.2f}" for name, peak in peaks.items()]
