@@ -192,6 +192,8 @@ def link_on(page: str, target: str) -> str | None:
     if linked_page is None:
         return None
     relative = posixpath.relpath(linked_page, posixpath.dirname(page) or ".")
+    if re.fullmatch(r"L\d+", anchor):  # a line of a file; pages of code have names
+        return relative
     return f"{relative}{hash_sign}{anchor}"
 
 
