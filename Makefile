@@ -58,7 +58,7 @@ format: $(VENV)/dev.stamp ## rewrite the sources in the agreed format
 
 site: $(VENV)/site.stamp ## build the documentation in site/; warnings are errors
 	@echo "Building the site takes about a minute ..."
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build > $(VENV)/site.log 2>&1 || { grep -v ^INFO $(VENV)/site.log; false; }
 	@echo "Done. Open site/index.html in a browser; it needs no server and no network."
 
 clean: ## remove the environment and everything built
