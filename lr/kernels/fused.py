@@ -138,7 +138,7 @@ def _silu_mul(  # type: ignore[no-untyped-def]
 
 
 def silu_mul(gate_up: Tensor) -> Tensor:
-    """silu(gate) * up, n rows of a width, of contiguous gate | up, n rows of twice it."""
+    """silu(gate) * up `[n, width]` of contiguous gate | up `[n, 2 * width]`."""
     n, width = gate_up.shape[0], gate_up.shape[1] // 2
     out = gate_up.new_empty(n, width)
     with torch.cuda.device_of(gate_up):

@@ -195,7 +195,7 @@ _ASIDE = re.compile(
     | ,[ ]which\b | ≈ | \\approx | [ ]\( | 因为 | 而不是
     | ,\s* (?![和或与及]) {SCRIPT} )"""
 )
-_HOLLOW = re.compile(  # nothing, much, or "so the answer is correct" state none
+_HOLLOW = re.compile(  # no answer: an empty text, a long one, "the answer is correct"
     r"""(?isx)
     \Z | .{60}
     | (?:in|not|un)?

@@ -163,8 +163,8 @@ def load_items(
 
 
 def between(items: Sequence[Item], start: int | None, end: int | None) -> list[Item]:
-    """The problems numbered `start` to `end` (exclusive). Raises `SettingError` if
-    there are none."""
+    """The problems numbered `start` to `end` (exclusive), of `items` in the order of
+    their numbers. Raises `SettingError` if there are none."""
     count = items[-1].number + 1 if items else 0
     numbers = range(count)[start:end]
     chosen = [item for item in items if item.number in numbers]

@@ -85,7 +85,6 @@ def confidence_cascade(
     scorer: str | None = None,
 ) -> Variant:
     """Accept from `high` nats on, reject up to `low`, else ask the scorer."""
-    # score > low outside the band means score >= high
     cheap = Confidence(high)
     expensive = make_scorer(reasoner, scorer, threshold)
     cascade = Cascade(cheap, expensive, low=low, high=high)

@@ -70,9 +70,9 @@ def load_variant(text: str, reasoner: Reasoner, *, anew: bool = False) -> Varian
     except (AssertionError, SyntaxError, ValueError) as error:
         example = "parameters by name, such as best_of(width=3)"
         raise SettingError(f"variant is {text!r}, expected {example}.") from error
-    # what was run is known by name and file: run.json holds both
     variant = _make_variant(text, members[name], parameters, reasoner)
     path = str(Path(file).resolve()) if file else variant.file
+    # run.json holds both, so that what was run is known
     return replace(variant, name=text.strip(), file=path)
 
 

@@ -56,7 +56,6 @@ class Grounded(Verifier):
     def choose(self, drafts: Sequence[Step], verdicts: Sequence[Verdict]) -> int | None:
         # a draft is consistent if it shares much with all versions, itself included
         common = [sum(overlap(draft, rival) for rival in drafts) for draft in drafts]
-        # ties: the first
         best = common.index(max(common))
         return best if verdicts[best].aligned else None
 
