@@ -270,6 +270,7 @@ class Answer:
         self.emitted.append(command.emitted)
         if root is not None and root == node:  # an accepted draft step
             self.fork_target(node)  # now, because its parent is about to be closed
+            self.target.succeed(self.parent(node), node, len(self.nodes[node].tokens))
         elif root is not None:  # the target's step: a new root after it
             # The target's branch ends in the step already; the draft has to read it.
             tokens = command.emitted.step.tokens

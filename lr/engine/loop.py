@@ -72,16 +72,21 @@ class Loop:
         if worker is not None:
             self._begin(worker, question)
         elif options.looks_ahead:
-            self.draft = self._writer(question.writer_config(Role.DRAFT))
+            config = question.writer_config(Role.DRAFT)
+            self.draft = self._writer(config, 1 + options.drafts_tokens)
         self.draft_forwards = options.draft_forwards
         self.forwards_left = self.draft_forwards  # of the draft, until the target's
         # By now the draft's worker has recorded its CUDA graphs: two must not record at
         # once.
         drafter_runner = None
-        # The draft model proposes tokens on branches that follow the target's. They have
-        # a cache of their own: that of the steps it writes may be in another process.
+        # The draft model proposes tokens on branches that follow the target's. They share
+        # the cache of the steps that it writes, unless that is in another process.
         if options.drafts_tokens:
-            drafter_runner = self._borrow("drafter", Role.DRAFT)
+            drafter_runner = (
+                self._borrow("drafter", Role.DRAFT)
+                if self.draft is None
+                else self.draft.runner
+            )
         config = question.writer_config(Role.TARGET, drafter_runner)
         self.target = self._writer(config)
         stack.callback(self.close)
@@ -98,13 +103,13 @@ class Loop:
         worker.begin(config, self.blocks, detailed=self.records_cache)
         self.stack.callback(worker.end)
 
-    def _writer(self, config: WriterConfig) -> StepWriter:
-        runner = self._borrow(config.role.value, config.role)
+    def _writer(self, config: WriterConfig, uses: int = 1) -> StepWriter:
+        runner = self._borrow(config.role.value, config.role, uses)
         return StepWriter(config, runner, self.token_bytes)
 
-    def _borrow(self, name: str, role: Role) -> ModelRunner:
+    def _borrow(self, name: str, role: Role, uses: int = 1) -> ModelRunner:
         runners = self.runners[role]
-        runner = runners.lend(self.blocks)
+        runner = runners.lend(self.blocks, uses)
         runner.observer = partial(self.passed, role)  # every forward is recorded
         self.borrowed[name] = runner
         self.stack.callback(runners.take_back, runner)
@@ -274,6 +279,5 @@ def begin_correction(answer: Answer, node: NodeId, before: Tensor) -> None:
     length = len(answer.nodes[parent].tokens) + len(begun)
     runner.rewind(branch, length - 1)  # what both steps have in common
     branch.append(begun[-1])
-    answer.target.close(parent)  # held the prefix alone
-    answer.target.adopt(parent, branch)
+    runner.swap(answer.target.branches[parent], branch)  # that held the prefix alone
     answer.nodes[parent].begun = begun

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from lr.errors import ContextError, ProtocolError
-from lr.kvcache.branch import BLOCK_SIZE, Branch, CacheObserver
+from lr.kvcache.branch import BLOCK_SIZE, BlockTable, Branch, CacheObserver
 from lr.model.attention import RaggedBatch
 from lr.model.graphs import StepGraphs
 from lr.model.qwen import CausalLM
@@ -67,6 +67,7 @@ class ModelRunner:
         self.num_blocks = num_blocks
         padding = int(model.replayable)  # a block for the padding of CUDA graphs
         self.cache = model.make_cache(num_blocks + padding, block_size)
+        self.branches: dict[Branch, None] = {}  # the open ones, the oldest first
         # CUDA only
         self.graphs = StepGraphs(model, self.cache) if model.replayable else None
 
@@ -80,12 +81,17 @@ class ModelRunner:
         """A new branch of these tokens (at least one), all uncomputed."""
         assert len(tokens) > 0
         self._require_ids(tokens)
-        return Branch(list(tokens), self.cache.new())  # nothing is computed yet
+        return self._opened(tokens, self.cache.new())  # nothing is computed yet
 
     def fork(self, branch: Branch) -> Branch:
         """A second branch with the same tokens and the same cached blocks; copies no
         K/V."""
-        return Branch(list(branch.tokens), self.cache.fork(branch.table))
+        return self._opened(branch.tokens, self.cache.fork(branch.table))
+
+    def _opened(self, tokens: Sequence[int], table: BlockTable) -> Branch:
+        branch = Branch(list(tokens), table)
+        self.branches[branch] = None
+        return branch
 
     def rewind(self, branch: Branch, length: int) -> None:
         """Cut a branch to its first `length` tokens, in the cache too."""
@@ -96,6 +102,7 @@ class ModelRunner:
 
     def close(self, branch: Branch) -> None:
         """Free the blocks of a branch, which must not be used again."""
+        self.branches.pop(branch, None)
         self.cache.release(branch.table)
 
     def swap(self, branch: Branch, successor: Branch) -> None:
@@ -106,6 +113,7 @@ class ModelRunner:
         self.cache.release(branch.table)
         branch.tokens = successor.tokens
         branch.table = successor.table
+        self.branches.pop(successor, None)
 
     def tag(self, branch: Branch, node: tuple[int, int, int]) -> None:
         """Tell the cache's observer that the branch holds the prefix of this node."""
@@ -250,9 +258,11 @@ class Runners:
         model."""
         return self.__dict__ | {"idle": []}
 
-    def lend(self, blocks: int) -> ModelRunner:
-        """A runner with an empty cache of at least `blocks` blocks of 16 tokens."""
-        blocks = self.num_blocks or blocks  # a fixed size goes before what is needed
+    def lend(self, blocks: int, uses: int = 1) -> ModelRunner:
+        """A runner with an empty cache of at least `blocks` blocks of 16 tokens for each
+        of its uses."""
+        # a fixed size goes before what is needed
+        blocks = (self.num_blocks or blocks) * uses
         for runner in self.idle:
             if runner.num_blocks >= blocks:  # the first that is large enough
                 self.idle.remove(runner)
@@ -276,10 +286,9 @@ class Runners:
         reused."""
         runner.observer = None
         runner.cache.observer = CacheObserver()
-        # A draft that writes steps and proposes tokens has two runners.
         # that of CUDA graphs stays used
         padding = runner.cache.num_blocks - runner.num_blocks
-        if runner.cache.pool.num_used == padding and len(self.idle) < 2:
+        if runner.cache.pool.num_used == padding and not self.idle:
             runner.cache.pool.restart()  # ids from 0 again: traces are reproducible
             self.idle.append(runner)
         else:

@@ -136,10 +136,10 @@ def test_pairs_hold_what_the_verifier_requires(requires, mode, schedule, driver)
         runner.close(branch)
 
 
-def of_target(answer, kind):
-    """The target's events of a kind."""
+def of_target(answer, kind, role=Role.TARGET):
+    """The target's events of a kind, or another role's."""
     events = [event for _, event in answer.trace.events if isinstance(event, kind)]
-    return [event for event in events if event.role is Role.TARGET]
+    return [event for event in events if event.role is role]
 
 
 def test_the_target_reads_no_token_twice():
@@ -152,6 +152,23 @@ def test_the_target_reads_no_token_twice():
     computed = sum(event.tokens for event in of_target(answer, ForwardPass))
     twice = len(witness.pairs) + len(steps)
     assert computed <= len(answer.question.prompt) + drafted + written + twice
+
+
+@pytest.mark.parametrize("drafter", ["draft", "tree"])
+@pytest.mark.parametrize("depth", [1, 3])
+@pytest.mark.parametrize("driver", ["lockstep", "overlapped"])
+def test_the_draft_reads_the_prompt_once_in_each_cache(drafter, depth, driver):
+    """It writes steps and proposes tokens for corrections. In one process both are on
+    one cache; in two, what it has read to propose tokens stays there."""
+    engine = toy_engine(worker=DraftWorker(ToyDraft(), as_thread=True))
+    options = {"mode": "lr+sd", "drafter": drafter, "depth": depth, "driver": driver}
+    answer = ask(engine, 8 * "bacdbb", Reader(), **options)
+    origins = {e.origin for e in emitted(answer)}
+    engine.close()
+    assert origins >= {Origin.ACCEPTED, Origin.CORRECTION}
+    passes = of_target(answer, ForwardPass, Role.DRAFT)
+    long = [event.tokens for event in passes if event.tokens > 40]
+    assert len(long) == (1 if driver == "lockstep" else 2)
 
 
 def test_reading_draft_steps_takes_no_pass_of_its_own():
