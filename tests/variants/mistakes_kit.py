@@ -345,6 +345,7 @@ BROKEN = {
     "a_memo_by_identity": lambda reasoner: verdicts(
         lambda pair: STORE.setdefault(id(pair), Like().verdict(pair))
     ),
+    "a_claim_to_be_lossless": lambda reasoner: verifier(lossless=True),
     "the_pairs_are_kept": lambda reasoner: verdicts(keep_the_pair),
     # controllers and segmenters
     "one_controller_made_again_and_again": lambda reasoner: shared_controller(),

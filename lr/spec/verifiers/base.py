@@ -93,10 +93,12 @@ class Verifier(ABC):
 
     `requires`: what pairs given to `judge` must hold; without TARGET_STEP the target
     writes a step only after a rejection. `passes`: forwards of its own models, or
-    requests, so far.
+    requests, so far. `lossless`: whatever the draft writes, the steps that are emitted
+    have the target's distribution (`lr check` adds it up: `theory/step_law.py`).
     """
 
     name: str  # in reports
+    lossless: bool = False
     requires: Requires = Requires.TARGET_STEP
     passes: int = 0
 
@@ -127,6 +129,7 @@ class ExactVerifier(Verifier):
     """
 
     name = "exact"
+    lossless = True
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
         verdicts = []

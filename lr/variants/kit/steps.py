@@ -12,10 +12,12 @@ import random
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from lr.rng import Stream
 from lr.spec.checks import check_bool, check_choice, check_number, check_step
+from lr.spec.protocol import Limits, Schedule, SchedulerConfig
 from lr.spec.variant import Controller, Progress, StepSource
 from lr.spec.verifiers.base import (
     Pair,
@@ -24,6 +26,7 @@ from lr.spec.verifiers.base import (
     verdicts_of,
 )
 from lr.spec.write import Segmenter, TokenBytes
+from lr.theory.step_law import largest_difference, step_law
 from lr.types import Finish, Step, Verdict
 from lr.variants.kit.findings import (
     EOS,
@@ -31,6 +34,7 @@ from lr.variants.kit.findings import (
     Findings,
     same_everywhere,
 )
+from lr.variants.kit.tokens import EXACT, random_model
 
 
 def random_tokens(chance: random.Random, n: int) -> tuple[int, ...]:
@@ -125,6 +129,8 @@ def check_verifier(findings: Findings, anew: Callable[[], Verifier]) -> None:
         "a pair that holds more than `requires` names gets the same verdict",
     )
     same_everywhere(findings, anew, choose, random_alternatives())
+    if verifier.lossless:
+        check_lossless(findings, verifier)
 
     # pairs that nobody else holds: what is alive in the end was kept
     new = reduced(random_pairs(40, seed=1), verifier.requires)
@@ -135,6 +141,25 @@ def check_verifier(findings: Findings, anew: Callable[[], Verifier]) -> None:
     gc.collect()
     held = sum(reference() is not None for reference in references)
     findings.must(held <= 10, "no pair is kept (no leak)", f"{held} of 40 still held")
+
+
+def check_lossless(findings: Findings, verifier: Verifier) -> None:
+    """The answers have the target's distribution, by exploring the scheduler."""
+    config = SchedulerConfig(
+        Limits(max_tokens=3, max_step_tokens=2),
+        needs_target_step=Requires.TARGET_STEP in verifier.requires,
+        choose=verifier.choose if verifier.chooses else None,
+    )
+    target, draft = (cache(random_model(seed, 2)) for seed in (1, 2))
+    plain = step_law(verifier, target, draft, replace(config, depth=0))
+    for schedule, depth, width in ((Schedule.SYNC, 2, 1), (Schedule.DEPTH, 1, 2)):
+        ahead = replace(config, schedule=schedule, depth=depth, width=width)
+        error = largest_difference(step_law(verifier, target, draft, ahead), plain)
+        findings.must(
+            error < EXACT,
+            "a lossless verifier emits the target's steps, by exploring the scheduler",
+            f"probabilities that differ by {error:.3g}",
+        )
 
 
 Alternatives = tuple[list[Step], list[Verdict]]
