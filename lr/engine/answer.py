@@ -38,8 +38,9 @@ Steps: TypeAlias = "Iterator[tuple[Answer, AnswerStep]]"
 @dataclass
 class AnswerNode:
     """A node: the tokens of its prefix, prompt included. `drafted`: the draft step that
-    leads here. `begun`: the first tokens of the target's own step from here, if the
-    reading of a rejected draft step has decided them."""
+    leads here. `begun`: the first tokens of the target's own step from here, if they are
+    decided: by the reading of a rejected draft step, or by a verdict that keeps some of
+    its tokens."""
 
     tokens: tuple[int, ...]
     drafted: Written | None = None
@@ -206,8 +207,8 @@ class Answer:
                     tokens = self.nodes[node].tokens
                     for child in children:
                         self.nodes[child] = AnswerNode(tokens)
-                case messages.Target(node, limit):
-                    self._begin_target(node, limit)
+                case messages.Target():
+                    self._begin_target(command)
                 case messages.Judge():
                     self.pairs[command.node] = self._pair(command)
                 case messages.Cancel((WorkKind.TARGET, node)):
@@ -234,16 +235,25 @@ class Answer:
             steps.append(tuple(step or ()))  # empty: likewise
         return SourcedDraft(command.node, command.children, command.limit, tuple(steps))
 
-    def _begin_target(self, node: NodeId, limit: int) -> None:
+    def _begin_target(self, target: messages.Target) -> None:
+        node = target.node
         self.fork_target(node)
+        state = self.nodes[node]
         stream = self.question.role_stream(Role.TARGET).fold_in(node.index)
+        if target.begun:
+            # New randomness: the step written so far may have had a say in the verdict.
+            stream = stream.fold_in("kept")
+            state.begun = target.begun
+            branch = self.target.branches[node]
+            self.target.writer.runner.rewind(branch, len(state.tokens) - 1)
+            branch.extend((state.tokens[-1], *state.begun))
         steering = self.steering
         self.target.write(
             node,
             node.index,
-            limit,
+            target.limit,
             stream,
-            begun=self.nodes[node].begun,  # after a reading, part of it is there
+            begun=state.begun,
             max_draft_tokens=None if steering is None else steering.max_draft_tokens,
         )
 

@@ -189,7 +189,7 @@ class Loop:
         for (answer, node), verdict in zip(waiting, verdicts, strict=True):
             call = VerifierCall(1, seconds, passes.pop(answer, 0))
             answer.trace.record(call)
-            corrects = not (verdict.aligned or compares)
+            corrects = not (verdict.aligned or compares or verdict.keep)
             before = logits_before.get((answer, node))
             # the node may be cancelled by now
             if corrects and before is not None and node in answer.pairs:

@@ -112,7 +112,7 @@ def answer(
             if corrector is not None and rejected:
                 own[name] = yield from draw(corrector(text, rejected[-1]))
             else:
-                own[name] = yield from write(target, text, node.limit)
+                own[name] = yield from write(target, text, node.limit, node.begun)
             event = Targeted(name, own[name])
         elif kind is WorkKind.DRAFT:
             step = yield from write(draft, text, node.limit)
@@ -139,9 +139,9 @@ def answer(
     return emitted
 
 
-def write(model: Model, text: Text, limit: int) -> Draws[Step]:
-    """A step after `text`, drawn from the model."""
-    tokens: Text = ()
+def write(model: Model, text: Text, limit: int, begun: Text = ()) -> Draws[Step]:
+    """A step after `text`, drawn from the model; its first tokens may be there."""
+    tokens = begun
     while len(tokens) < limit and tokens[-1:] != (END,):
         token = yield model(text + tokens).tolist()
         tokens += (token,)

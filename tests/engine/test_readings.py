@@ -1,6 +1,7 @@
 """What is known before anybody judges saves passes and changes no token: the reading of
 a rejected draft step begins the correction, and an unsure draft gives a step up."""
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -24,9 +25,18 @@ from lr.types import Origin, Role, Verdict
 
 
 class Reader(ByContent):
-    """Accepts by content, after the target has read the draft step."""
+    """Accepts by content, after the target has read the draft step, and keeps up to two
+    tokens of some that it rejects."""
 
     requires = Requires.TARGET_LOGPROBS
+
+    def judge(self, pairs):
+        verdicts = []
+        for pair, verdict in zip(pairs, super().judge(pairs), strict=True):
+            tokens = pair.draft.tokens
+            keep = 0 if verdict.aligned else sum(tokens) // 3 % min(3, len(tokens))
+            verdicts.append(replace(verdict, keep=keep))
+        return verdicts
 
 
 class Witness(ByContent):
@@ -79,7 +89,13 @@ def test_a_correction_begun_by_a_reading_has_the_same_tokens(way, monkeypatch):
         assert steps == expected, setting
         assert passes <= most, setting
     assert sum(passes for _, passes in begun) < sum(most for _, most in afresh)
-    origins = {e.origin for steps, _ in begun for answer in steps for e in answer}
+    emitted_steps = [e for steps, _ in begun for answer in steps for e in answer]
+    kept = [e for e in emitted_steps if e.verdict and e.verdict.keep]
+    assert kept
+    for e in kept:
+        keep = e.verdict.keep
+        assert e.step.tokens[:keep] == e.rejected.tokens[:keep]
+    origins = {e.origin for e in emitted_steps}
     assert origins >= {Origin.ACCEPTED, Origin.CORRECTION}
 
 

@@ -1,21 +1,25 @@
-"""The law of an answer, by exploring the scheduler: which verifiers are lossless."""
+"""The law of an answer, by exploring the scheduler: which verifiers are lossless, and
+what a verdict that keeps tokens emits."""
 
+from collections import defaultdict
 from functools import cache, partial
 from math import exp
 
 import pytest
 from token_kit import pair as models_of
 
+from lr.kvcache.branch import common_length
 from lr.spec.protocol import Limits, Schedule, SchedulerConfig
-from lr.spec.verifiers.base import ExactVerifier
+from lr.spec.verifiers.base import ExactVerifier, Requires, Verifier
 from lr.theory.step_law import (
+    END,
     explore,
     largest_difference,
     logs,
     step_law,
     write,
 )
-from lr.types import Finish, Verdict
+from lr.types import Finish, Step, Verdict
 
 LIMITS = Limits(max_tokens=3, max_step_tokens=2)
 PLAIN = SchedulerConfig(LIMITS, depth=0)
@@ -29,9 +33,21 @@ CONFIGS = [
 ]
 
 
+class KeepsWhatIsCommon(ExactVerifier):
+    """Exact, and the target continues after the tokens on which both agree."""
+
+    def judge(self, pairs):
+        verdicts = []
+        for pair in pairs:
+            draft, target = pair.draft.tokens, pair.target_step.tokens
+            keep = 0 if draft == target else common_length(draft, target)
+            verdicts.append(Verdict(draft == target, "x", keep=keep))
+        return verdicts
+
+
+@pytest.mark.parametrize("verifier", [ExactVerifier(), KeepsWhatIsCommon()])
 @pytest.mark.parametrize("config", CONFIGS)
-def test_an_exact_verifier_emits_the_targets_law(config):
-    verifier = ExactVerifier()
+def test_an_exact_verifier_emits_the_targets_law(config, verifier):
     plain = step_law(verifier, P, Q, PLAIN)
     assert sum(plain.values()) == pytest.approx(1, abs=1e-12)
     assert largest_difference(step_law(verifier, P, Q, config), plain) < 1e-12
@@ -86,3 +102,51 @@ def test_a_correction_from_the_residual_makes_one_ratio_lossless(schedule):
     law = step_law(one_ratio, P, Q, config, residual)
     assert largest_difference(law, plain) < 1e-12
     assert largest_difference(step_law(one_ratio, P, Q, config), plain) > 1e-3
+
+
+class KeepsTheFirst(Verifier):
+    """Keeps the first token of every draft step that it rejects."""
+
+    name = "keeps the first"
+
+    def __init__(self, requires):
+        self.requires = requires
+
+    def judge(self, pairs):
+        verdicts = []
+        for pair in pairs:
+            same = pair.draft == pair.target
+            keep = 0 if same else min(1, len(pair.draft.tokens) - 1)
+            verdicts.append(Verdict(same, "x", keep=keep))
+        return verdicts
+
+
+STEPS = [(0,), (1, 0), (1, 1, 0), (1, 1, 1)]  # of at most three tokens; the last is cut
+
+
+def chance_of(model, tokens):
+    """The probability of a first step."""
+    return exp(sum(logs(model, (), Step(tokens, Finish.BOUNDARY))))
+
+
+@pytest.mark.parametrize("schedule", Schedule)
+@pytest.mark.parametrize("alone", [False, True])
+def test_what_is_kept_is_the_drafts_and_the_rest_the_targets(schedule, alone):
+    """Against the sum over all draft steps, written down by hand."""
+    expected = defaultdict(float)
+    for draft in STEPS:
+        keep = 0 if draft == STEPS[-1] else min(1, len(draft) - 1)
+        after = {s: chance_of(P, s) for s in STEPS if s[:keep] == draft[:keep]}
+        for step, weight in after.items():
+            expected[step] += chance_of(Q, draft) * weight / sum(after.values())
+    requires = Requires.NOTHING if alone else Requires.TARGET_STEP
+    limits = Limits(max_tokens=3, max_step_tokens=3)
+    config = SchedulerConfig(limits, schedule, depth=1, needs_target_step=not alone)
+    first_step = defaultdict(float)
+    for text, chance in step_law(KeepsTheFirst(requires), P, Q, config).items():
+        end = text.index(END) + 1 if END in text else 3
+        first_step[text[:end]] += chance
+    assert sum(first_step.values()) == pytest.approx(1, abs=1e-12)
+    assert largest_difference(first_step, expected) < 1e-12
+    plain = {step: chance_of(P, step) for step in STEPS}
+    assert largest_difference(first_step, plain) > 1e-3

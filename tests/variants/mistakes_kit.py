@@ -280,6 +280,12 @@ REFUSED = {
         judge=lambda self, pairs: Like.judge(self, pairs)[:-1]
     ),
     "a_score_that_is_not_a_number": lambda reasoner: scores(lambda pair: NAN),
+    "an_accepted_step_of_which_a_part_is_kept": lambda reasoner: verdicts(
+        lambda pair: Verdict(True, "x", keep=1)
+    ),
+    "a_step_that_is_rejected_and_kept_whole": lambda reasoner: verdicts(
+        lambda pair: Verdict(False, "x", keep=len(pair.draft.tokens))
+    ),
     # choices
     "a_choice_that_is_not_aligned": lambda reasoner: chooser(
         lambda verdicts: 0, lambda pair: Verdict(False, "x", 1.0)

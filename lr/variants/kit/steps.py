@@ -97,7 +97,7 @@ def reduced(pairs: Sequence[Pair], needs: Requires) -> list[Pair]:
 def alike(a: Verdict, b: Verdict) -> bool:
     """Whether two verdicts are the same, with scores equal up to rounding."""
     close = math.isclose(a.score or 0, b.score or 0, rel_tol=1e-5, abs_tol=1e-6)
-    return close and a.aligned == b.aligned
+    return close and (a.aligned, a.keep) == (b.aligned, b.keep)
 
 
 def check_verifier(findings: Findings, anew: Callable[[], Verifier]) -> None:
