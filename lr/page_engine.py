@@ -61,6 +61,7 @@ def serve_page(engine: Engine, answer: Answer) -> Steps:
         draft_runner = lend(Role.DRAFT) if options.drafts_tokens else None
         draft = writer(Role.DRAFT)
         target = writer(Role.TARGET, draft_runner)
+        target.runner.watch(question.watched_layer(target.speculation))
         page = Lookahead(
             prompt=question.prompt,
             draft=draft,

@@ -135,11 +135,18 @@ def check_list(part: str, method: object, values: Any, kind: type, count: int) -
         refuse(part, method, values, f"a list of {count} {kind.__name__}")
 
 
-def check_step(source: Any, step: Any, vocab_size: int) -> None:
-    """The token ids of a step, not its text; or None."""
-    listed = isinstance(step, (list, tuple))
-    if step is not None and not (
-        listed and all(is_int(token) and 0 <= token < vocab_size for token in step)
-    ):
-        expected = f"None or a list of token ids from 0 to {vocab_size - 1}"
-        refuse("step source", source.step_after, step, expected)
+def check_steps(source: Any, steps: Any, count: int, vocab_size: int) -> None:
+    """For each of `count` places the token ids of a step, not its text; or None."""
+
+    def fits(step: Any) -> bool:
+        return step is None or (
+            isinstance(step, (list, tuple))
+            and all(is_int(token) and 0 <= token < vocab_size for token in step)
+        )
+
+    if not (isinstance(steps, list) and len(steps) == count and all(map(fits, steps))):
+        expected = (
+            f"a list of {count}, one per place: None, or a list of token ids from 0 to "
+            f"{vocab_size - 1}"
+        )
+        refuse("step source", source.write, steps, expected)

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from lr.errors import SettingError
 from lr.kvcache.branch import Branch, common_length
-from lr.options import GenerateOptions
 from lr.spec.proposal import EMPTY, ROOT, Proposal
 from lr.spec.runner import Runner, fork_longest, read_up_to
 from lr.spec.sampling import distribution, perturbed, sample
@@ -21,8 +20,9 @@ from lr.spec.token_sd import Context, Drafter, DrafterSetup
 from lr.types import Coupling, SamplingParams
 
 
-def make_drafter(options: GenerateOptions, setup: DrafterSetup) -> Drafter:
+def make_drafter(setup: DrafterSetup) -> Drafter:
     """The drafter that the options name. Add new drafters here."""
+    options = setup.options
     name = options.drafter
     coupling = Coupling(options.coupling)
     if name == "ngram":

@@ -22,7 +22,7 @@ from lr.errors import SettingError
 from lr.reasoner import Reasoner
 from lr.registry import load_file
 from lr.spec.checks import make_part
-from lr.spec.variant import PARTS, Given, Variant
+from lr.spec.variant import PARTS, Variant
 from lr.types import require
 from lr.variants.adaptive import adaptive
 from lr.variants.best_of import best_of
@@ -94,7 +94,7 @@ def _make_variant(
     make = partial(member, **parameters) if parameters else member
     values: dict[str, Any] = {part.field: make for part in parts}
     # verifier and step source are one object for all answers
-    objects = [part.field for part in parts if part.given is Given.OBJECT]
+    objects = [part.field for part in parts if not part.made]
     if objects:
         values |= dict.fromkeys(objects, make_part(named, make))
     return Variant(**values)

@@ -133,7 +133,8 @@ def segmenter(ends):
 
 def source(step_after):
     part = derived(
-        StepSource, step_after=lambda self, tokens, prompt, sibling: step_after(tokens)
+        StepSource,
+        write=lambda self, places: [step_after(place.tokens) for place in places],
     )
     return Variant(step_source=part())
 
@@ -286,6 +287,9 @@ REFUSED = {
     "a_step_that_is_rejected_and_kept_whole": lambda reasoner: verdicts(
         lambda pair: Verdict(False, "x", keep=len(pair.draft.tokens))
     ),
+    "log_p_of_a_step_that_is_not_required": lambda reasoner: verifier(
+        requires=Requires.OWN_LOGPROBS
+    ),
     # choices
     "a_choice_that_is_not_aligned": lambda reasoner: chooser(
         lambda verdicts: 0, lambda pair: Verdict(False, "x", 1.0)
@@ -304,6 +308,9 @@ REFUSED = {
         lambda tokens: "Then Ben has 10 coins.\n\n"
     ),
     "a_step_outside_the_vocabulary": lambda reasoner: source(lambda tokens: [99999, 5]),
+    "a_step_source_with_a_method_of_yesterday": lambda reasoner: Variant(
+        step_source=derived(StepSource, step_after=lambda self, tokens: None)()
+    ),
     # drafters
     "a_q_that_sums_to_less": lambda reasoner: drawn(lambda p: replace(p, q=p.q * 0.9)),
     "a_rounded_q": lambda reasoner: drawn(
@@ -325,6 +332,9 @@ REFUSED = {
         lambda o, p_rows: replace(o, probability=o.probability * 0.9)
     ),
     # variants
+    "a_layer_that_no_model_has": lambda reasoner: Variant(
+        rule=derived(RejectRule, requires=Requires.HIDDEN, layer="layers.99")
+    ),
     "a_misspelt_setting": lambda reasoner: Variant(Like(), settings={"widht": 3}),
     "a_class_for_an_object": lambda reasoner: Variant(Like),
     "a_verifier_in_mode_sd": lambda reasoner: Variant(Like(), settings={"mode": "sd"}),
