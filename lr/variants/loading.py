@@ -27,8 +27,8 @@ from lr.types import require
 from lr.variants.adaptive import adaptive
 from lr.variants.best_of import best_of
 from lr.variants.confidence_cascade import confidence_cascade
-from lr.variants.rsd import rsd
-from lr.variants.specguard import specguard
+from lr.variants.fly import fly
+from lr.variants.look_before import look_before
 from lr.variants.specreason import specreason
 from lr.variants.suffix_store import suffix_store
 from lr.variants.token_recycling import token_recycling
@@ -39,8 +39,8 @@ VARIANTS: dict[str, Callable[..., Variant]] = {
         specreason,
         best_of,
         confidence_cascade,
-        rsd,
-        specguard,
+        look_before,
+        fly,
         adaptive,
         token_recycling,
         suffix_store,
