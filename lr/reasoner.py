@@ -100,7 +100,7 @@ class Reasoner:
         names = {"target": target, "draft": draft, "judge": judge}
 
         # 2. Load the models
-        target_model = loader.load_target(target, devices.target)
+        target_model = loader.load(target, *devices.target)
         draft_model = None
         try:
             if draft is not None:

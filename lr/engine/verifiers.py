@@ -221,7 +221,7 @@ def _own(text: str) -> Verifier:
     require(Path(file).is_file(), "verifier", text, f"a file {file}")
     member: Any = vars(load_file(file)).get(name)
     require(inspect.isclass(member), "verifier", text, f"a class that {file} defines")
-    return check_verifier(make_part(f"verifier {text!r}", member))
+    return make_part(f"verifier {text!r}", member)
 
 
 def own_judge(codec: Codec) -> str | None:

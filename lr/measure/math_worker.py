@@ -4,8 +4,6 @@ math-verify (Apache-2.0) reads LaTeX into sympy and compares. On an answer such 
 9^{9^{9^9}} both can run for ever or exhaust the memory, even in C. So this process has
 a memory limit, and a watchdog outside of Python that ends it."""
 
-from __future__ import annotations
-
 import faulthandler
 import logging
 import os

@@ -31,15 +31,12 @@ from lr.types import Step, Verdict
 
 class PairRecorder(Verifier):
     """Judges and chooses as `verifier` does, and keeps every pair with its verdict in
-    `seen`. `requires`: what a pair must have besides, for a verifier that judges it
-    later."""
+    `seen`."""
 
-    def __init__(
-        self, verifier: Verifier, requires: Requires = Requires.NOTHING
-    ) -> None:
+    def __init__(self, verifier: Verifier) -> None:
         self.verifier = verifier
         self.name = verifier.name
-        self.requires = verifier.requires | requires
+        self.requires = verifier.requires
         self.seen: list[tuple[Pair, Verdict]] = []
 
     @property

@@ -169,7 +169,7 @@ def load_pieces(
     else:
         report = None if progress is None else partial(progress, str(source))
         fill(model, directory, take(config), report, finish)
-    if directory is not None:  # resolved once: a hub id may be looked up online
+        # resolved once: a hub id may be looked up online
         checkpoint = replace(checkpoint, place=str(directory.resolve()))
     model.source = str(checkpoint)
     return model
