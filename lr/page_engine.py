@@ -3,8 +3,6 @@
 result = page_engine.run(reasoner, question, mode="lr").finish()
 """
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 from functools import partial
 from typing import Any

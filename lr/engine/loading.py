@@ -1,8 +1,6 @@
 """How the models of an engine are loaded, as data that can be sent to the draft's
 process."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path

@@ -19,8 +19,6 @@ process (`worker.py`). Answers share the writer, which writes when its `poll` is
 Read next: `spec/write.py`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol

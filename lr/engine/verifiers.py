@@ -6,8 +6,6 @@
 `THRESHOLDS` lists them. Your own NAME is a class without arguments.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Sequence
 from contextlib import suppress

@@ -40,9 +40,9 @@ def serve(connection: Connection, seconds: float) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     logging.disable()
     grader.sympy_numeric_eq = equal_exactly
-    # R and r are two letters
-    exact_case = ConversionConfig(lowercase_symbols=False)
-    parser.latex2sympy = partial(latex2sympy, conversion_config=exact_case)
+    parser.latex2sympy = partial(  # R and r are two letters
+        latex2sympy, conversion_config=ConversionConfig(lowercase_symbols=False)
+    )
     with Path(os.devnull).open("w") as nowhere, suppress(EOFError):
         while True:
             gold, answer = connection.recv()

@@ -10,8 +10,6 @@ full, as they are while they are loaded.
 Worked example: Qwen3-32B in bf16 is 61.0 GiB. A token of its cache is 2 (k and v) * 64
 layers * 8 heads * 128 * 2 bytes = 256 KiB, so 37000 tokens are 9 GiB."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -8,8 +8,6 @@ q_proj fills rows 0..31, k_proj rows 32..47, v_proj rows 48..63. Loading copies 
 reverse. Files and downloads: `files.py`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor

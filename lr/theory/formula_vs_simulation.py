@@ -5,8 +5,6 @@ the same number. (The functions of `lr.theory` that no schedule obeys, such as N
 the product, are not here.) The error of a simulated rate is computed from its stages,
 which are independent."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace

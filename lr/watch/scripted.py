@@ -16,8 +16,6 @@ in case. So if the draft writes in capitals, the output shows who wrote what: "A
 the draft's, "b." the target's. Read next: `docs/scheduler.md`; `theory/simulate.py`,
 where a clock decides what completes next."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass

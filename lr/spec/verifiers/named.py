@@ -1,8 +1,6 @@
 """The verifiers that the paper compares with the judge (arXiv 2506.19830, Table 2), and
 the likelihood. `lr/engine/verifiers.py` makes each by its name."""
 
-from __future__ import annotations
-
 import hashlib
 from array import array
 from collections.abc import Callable, Sequence
