@@ -13,10 +13,9 @@ The target's steps do not depend on each other: they are rows of one batch, hard
 than its longest row. A *verifier* compares ŝ and s at each node, in order. If both mean
 the same, ŝ is *accepted*; else s, the *correction*, replaces it, and the rest is dropped.
 
-A *branch* is a list of tokens with its keys and values in a paged cache; a fork shares
-them, and only its last token is computed twice. A node's target branch holds the node's
-prefix, then the target's step. So after every decision the new root already has its
-branch: the accepted node's, or the old root's, which ends in the correction.
+A *branch* is tokens with their keys and values in a paged cache; a fork shares them. A
+node's target branch holds its prefix, then the target's step. So after every decision
+the new root has its branch: the accepted node's, or the old root's, with the correction.
 
 `algorithm_1` is the synchronous method as the paper prints it, `Lookahead` the whole one:
 asynchronous (section 3.2) and with alternatives. Read next: `spec/scheduler.py`.
@@ -40,7 +39,7 @@ from lr.spec.protocol import Limits, Schedule
 from lr.spec.runner import read_up_to
 from lr.spec.sampling import distribution, sample
 from lr.spec.token_sd import Context, Speculation, speculate
-from lr.spec.verifiers.base import Pair, Verifier, verdict_by_form, verdicts_of
+from lr.spec.verifiers.base import Pair, Verifier, verify
 from lr.spec.write import Segmenter
 from lr.types import EmittedStep, Finish, Origin, SamplingParams, Step, Verdict
 
@@ -61,6 +60,7 @@ class Writing:
     tokens: list[int] = field(default_factory=list)
     step: Step | None = None  # set when it is finished
     verdict: Verdict | None = None  # on a draft step
+    kept: list[int] = field(default_factory=list)  # of a rejected one, what stands
     node: Node | None = None  # that a draft step leads to, unless it is rejected
 
 
@@ -141,14 +141,6 @@ class Writer:
         return [w.step for w in steps if w.step]
 
 
-def verify(verifier: Verifier, pairs: Sequence[Pair]) -> list[Verdict]:
-    """V(ŝ, s) of each pair: by how the two steps end, if that is enough."""
-    by_form = [verdict_by_form(pair.draft, pair.target_step) for pair in pairs]
-    unclear = [pairs[i] for i, verdict in enumerate(by_form) if not verdict]
-    judged = iter(verdicts_of(verifier, unclear) if unclear else [])  # one batch
-    return [verdict or next(judged) for verdict in by_form]
-
-
 def algorithm_1(
     prompt: Sequence[int],
     draft: Writer,
@@ -181,13 +173,11 @@ def algorithm_1(
                 written = len(ahead) - len(prompt)
                 limit = limits.draft_limit(written, None) if goes_on else 0
 
-            # The target reads the drafts once, as one trunk. Its rows are forks, cut
-            # back to their starts; together they write γ + 1 steps s in one batch.
+            # The target reads the drafts once. Its rows are forks, cut to their starts.
             trunk.extend(token for step in drafts for token in step.tokens)
             rows = [target.fork(trunk, start) for start in reversed(starts)][::-1]
-            streams = [target.stream.fold_in(index + j) for j in range(len(rows))]
-            begun = map(target.begin, rows, streams, map(room, starts))
-            steps = target.finish([*begun])
+            noise = [target.stream.fold_in(index + j) for j in range(len(rows))]
+            steps = target.finish([*map(target.begin, rows, noise, map(room, starts))])
 
             # The drafts before the first mismatch are emitted, then the target's step.
             pairs = []
@@ -312,9 +302,8 @@ class Lookahead:
 
     def draft_limit(self, node: Node) -> int:
         """The longest draft step after a node; 0: none may start, or it has started."""
-        near = node.index - self.first < self.depth
+        due = node.index - self.first < self.depth and not node.drafts
         written = len(node.tokens) - len(self.prompt)
-        due = near and not node.drafts
         return self.limits.draft_limit(written, node.previous) if due else 0
 
     def grow(self) -> None:
@@ -344,6 +333,7 @@ class Lookahead:
         verdicts = verify(self.verifier, list(pairs.values()))
         for d, verdict in zip(pairs, verdicts, strict=True):
             d.verdict = verdict
+            d.kept = d.tokens[: verdict.keep]
             d.node = d.node if verdict.aligned else None
 
     def decide(self) -> Iterator[EmittedStep]:
@@ -354,12 +344,22 @@ class Lookahead:
             s = root.target.step if root.target else None
             hopes = [d for d in root.drafts if not d.verdict or d.verdict.aligned]
             best = hopes[0] if hopes else None
+            last = max(root.drafts[::-1], key=lambda d: len(d.kept), default=None)
+            if s and last and not best and [*s.tokens[: len(last.kept)]] != last.kept:
+                branch = self.target.fork(root.target_branch, len(root.tokens))
+                branch.extend(last.kept)  # the target continues these
+                root.target_branch = branch
+                stream = self.target.stream.fold_in(i, "kept")
+                root.target = self.target.begin(branch, stream, root.limit)
+                for token in last.kept:
+                    root.target.tokens.append(token)
+                    root.target.segmenter.feed(token)
+                return
             if best and best.step and best.verdict and best.node:
                 out = EmittedStep(i, best.step, Origin.ACCEPTED, best.verdict)
                 self.root = best.node
             elif s and not best and not self.draft_limit(root):
-                if root.drafts:  # all are rejected; the last one is reported
-                    last = root.drafts[-1]
+                if last:  # all are rejected; that which keeps most is reported
                     out = EmittedStep(i, s, Origin.CORRECTION, last.verdict, last.step)
                 else:
                     bonus = self.schedule is Schedule.SYNC and i > self.first

@@ -34,6 +34,15 @@ WHICH = (
 )
 MAX_NODES = MAX_PATHS = 1024  # nodes of the tree of steps, paths of the tree of tokens
 MODES: tuple[Mode, ...] = get_args(Mode)
+DRAFTER_OPTIONS = (
+    "drafter",
+    "draft_confidence",
+    "prompt_lookup_max",
+    "prompt_lookup_min",
+    "branching",
+    "coupling",
+)
+"""Those that only the drafter of tokens follows (coupling: draft steps too)."""
 LOOKAHEAD = ("lr", "lr+sd")  # the modes in which the draft writes steps ahead
 
 

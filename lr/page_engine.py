@@ -3,8 +3,6 @@
 result = page_engine.run(reasoner, question, mode="lr").finish()
 """
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
@@ -61,6 +59,7 @@ def serve_page(engine: Engine, answer: Answer) -> Steps:
         draft_runner = lend(Role.DRAFT) if options.drafts_tokens else None
         draft = writer(Role.DRAFT)
         target = writer(Role.TARGET, draft_runner)
+        target.runner.watch(question.watched_layer(target.speculation))
         page = Lookahead(
             prompt=question.prompt,
             draft=draft,

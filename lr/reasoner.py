@@ -100,7 +100,7 @@ class Reasoner:
         names = {"target": target, "draft": draft, "judge": judge}
 
         # 2. Load the models
-        target_model = loader.load_target(target, devices.target)
+        target_model = loader.load(target, *devices.target)
         draft_model = None
         try:
             if draft is not None:
@@ -160,7 +160,7 @@ class Reasoner:
         if isinstance(variant, Variant):  # `changes` override even by a default
             stated = variant.settings.items()
             # the caller wins
-            settings = {name: changes.get(name, value) for name, value in stated}
+            settings = {name: value for name, value in stated if name not in changes}
             variant = replace(variant, settings=settings)
         asked = self.engine.question(question, options, self.verifier, variant)
         answer = Answer(asked, detailed=detailed)

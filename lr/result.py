@@ -2,8 +2,6 @@
 its author and its verdict; the trace; and the statistics computed from the trace.
 """
 
-from __future__ import annotations
-
 import codecs
 import re
 from dataclasses import dataclass

@@ -101,13 +101,15 @@ class Verdict:
 
     `why` is for people and for the trace. `score` is the verifier's own measure, if it
     has one. `failed`: it could not decide (a server is down, a pair is too long), which
-    is a rejection.
+    is a rejection. `keep`: of a rejected draft step, how many tokens stand; a correction
+    begins with them, and the target continues.
     """
 
     aligned: bool
     why: str
     score: float | None = None
     failed: bool = False
+    keep: int = 0
 
 
 class Origin(Enum):

@@ -5,6 +5,7 @@ verdicts, whatever the schedule, and every block of the cache given back.
 
 import random
 import sys
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -55,6 +56,17 @@ class ByContent(Verifier):
             key = (*pair.prefix, -1, *pair.draft.tokens, -2, *pair.target_step.tokens)
             drawn = uniform(Stream.root(0).fold_in(*key).key(0))
             verdicts.append(Verdict(drawn < self.rho, f"{drawn:.3f}"))
+        return verdicts
+
+
+class Keeps(ByContent):
+    """Keeps some tokens of the draft steps that it rejects."""
+
+    def judge(self, pairs):
+        verdicts = []
+        for pair, verdict in zip(pairs, super().judge(pairs), strict=True):
+            keep = sum(pair.draft.tokens) % len(pair.draft.tokens)
+            verdicts.append(verdict if verdict.aligned else replace(verdict, keep=keep))
         return verdicts
 
 
@@ -261,7 +273,7 @@ def reasoners(tmp_path_factory):
 @settings(max_examples=60, deadline=None)
 @given(
     pair=st.sampled_from([0, 0, 1]),
-    verifier=st.sampled_from(["exact", "random:0.7", "oracle"]),
+    verifier=st.sampled_from(["exact", "random:0.7", "oracle", Keeps(0.5)]),
     drafter=st.sampled_from(DRAFTERS),
     acceptance=st.sampled_from(["reject", "match", "block"]),
     schedule=st.sampled_from(["sync", "paper", "depth"]),
@@ -290,7 +302,7 @@ def test_the_page_emits_what_the_engine_emits(
     config |= {"mode": "lr+sd", "drafter": drafter} if drafter else {"mode": "lr"}
     config |= {"num_speculative_tokens": 3, "segment_tokens": 3}
     reasoner = reasoners[pair]
-    choice = VerifierChoice(verifier, reasoner.codec)
+    choice = VerifierChoice(verifier, reasoner.codec)  # a name, or an object
     reasoner.verifier = choice.build(reasoner.engine.target)
     by_page = page_engine.run(reasoner, QUESTION, **config).finish()
     by_engine = reasoner.generate(QUESTION, **config)

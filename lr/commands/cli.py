@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from collections import ChainMap
 from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib import import_module
@@ -19,44 +20,40 @@ from typing import Any
 from lr.errors import LRError
 
 GROUPS = {
-    "watch": ("demo", "generate", "step", "play", "trace"),
-    "check": ("theory", "calibrate", "check", "info"),
-    "measure": ("run", "report", "experiment", "verify"),
-}
-COMMANDS = {
-    "demo": ("answer.Demo", "watch the tiny models reason, and what lookahead saves"),
-    "generate": ("answer.Generate", "answer one question with any checkpoint"),
-    "step": (
-        "trace.StepCommand",
-        "step through an answer, force verdicts, fork what-ifs",
-    ),
-    "play": ("trace.Play", "an answer as a page to step through in a browser"),
-    "trace": ("trace.TraceCommand", "check and summarise a trace"),
-    "theory": ("theory.Theory", "any formula next to a simulation of it"),
-    "calibrate": (
-        "theory.Calibrate",
-        "measure what the formulas take, predict, and compare",
-    ),
-    "check": (
-        "check.Check",
-        "does a variant of yours keep to what the package relies on?",
-    ),
-    "info": ("info.Info", "what this machine offers: versions, devices, checkpoints"),
-    "run": (
-        "run.RunCommand",
-        "answer and grade a data set, with the official tool's flags",
-    ),
-    "report": ("eval.Report", "compare runs: accuracy, speed, speedup, acceptance"),
-    "experiment": (
-        "eval.ExperimentCommand",
-        "ways to answer, timed side by side; the paper's experiments",
-    ),
-    "verify": (
-        "eval.Verify",
-        "judge saved pairs of steps again: ROC, acceptance, cost",
-    ),
-}
-"""The module of `lr/commands` and the class of each command, and what it does."""
+    "watch": {
+        "demo": ("answer.Demo", "watch the tiny models reason, and what lookahead saves"),
+        "generate": ("answer.Generate", "answer one question with any checkpoint"),
+        "step": (
+            "trace.StepCommand",
+            "step through an answer, force verdicts, fork what-ifs"
+        ),
+        "play": ("trace.Play", "an answer as a page to step through in a browser"),
+        "trace": ("trace.TraceCommand", "check and summarise a trace"),
+    },
+    "check": {
+        "theory": ("theory.Theory", "any formula next to a simulation of it"),
+        "calibrate": (
+            "theory.Calibrate", "measure what the formulas take, predict, and compare"
+        ),
+        "check": (
+            "check.Check", "does a variant of yours keep to what the package relies on?"
+        ),
+        "info": ("info.Info", "what this machine offers: versions, devices, checkpoints"),
+    },
+    "measure": {
+        "run": (
+            "run.RunCommand", "answer and grade a data set, with the official tool's flags"
+        ),
+        "report": ("eval.Report", "compare runs: accuracy, speed, speedup, acceptance"),
+        "experiment": (
+            "eval.ExperimentCommand",
+            "ways to answer, timed side by side; the paper's experiments"
+        ),
+        "verify": ("eval.Verify", "judge saved pairs of steps again: ROC, acceptance, cost"),
+    },
+}  # fmt: skip
+"""By group: the module of `lr/commands` and the class of each command, and what it does."""
+COMMANDS = ChainMap(*GROUPS.values())
 MOVED = {
     "bench decode": "python scripts/peers/decode.py",
     "bench step": "lr experiment speedup --dataset stories:6 --problems 6",
@@ -139,5 +136,5 @@ def _help() -> str:
     lines = ["Lookahead Reasoning (arXiv 2506.19830) in pure PyTorch."]
     for group, commands in GROUPS.items():
         lines += ["", f"{group}:"]
-        lines += [f"  lr {name:<14} {COMMANDS[name][1]}" for name in commands]
+        lines += [f"  lr {name:<14} {text}" for name, (_, text) in commands.items()]
     return "\n".join([*lines, "", "lr COMMAND --help explains its flags."])

@@ -74,13 +74,7 @@ def torch_dtype(name: DtypeName | None) -> torch.dtype | None:
     """The dtype of that name; None: none is asked for."""
     import torch
 
-    by_name = {
-        "float64": torch.float64,
-        "float32": torch.float32,
-        "bfloat16": torch.bfloat16,
-        "float16": torch.float16,
-    }
-    return None if name is None else by_name[name]
+    return None if name is None else getattr(torch, name)
 
 
 @contextmanager

@@ -4,8 +4,6 @@ resumes where it stopped."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import time
 from collections.abc import Sequence
 from contextlib import closing
@@ -29,7 +27,7 @@ from lr.errors import SettingError
 from lr.measure.datasets import between, fingerprint, load_items
 from lr.measure.grading import Grader, grade_programs
 from lr.measure.programs import CodeLimits, write_samples
-from lr.measure.store import SETTINGS, Store
+from lr.measure.store import SETTINGS, Store, digest_of
 from lr.options import LOOKAHEAD, MODES, GenerateOptions, Mode, TokenDrafter
 from lr.trace import Stats
 from lr.types import require
@@ -333,10 +331,8 @@ class RunCommand:
         return running.identified(settings)
 
     def _folder(self, mode: str, settings: dict[str, Any]) -> Path:
-        text = json.dumps(settings, sort_keys=True, default=str).encode()
-        digest = hashlib.blake2b(text, digest_size=4).hexdigest()
         kind = mode if settings["mode"] else "variant"
-        return Path("runs", f"{self.prefix}_{kind}_{digest}")
+        return Path("runs", f"{self.prefix}_{kind}_{digest_of(settings, 4)}")
 
 
 def tally_line(rights: Sequence[bool | None], stats: Stats) -> str:

@@ -42,11 +42,9 @@ def table(
     *,
     text: int = 1,
     title: str | None = None,
-    groups: Sequence[object] = (),
 ) -> Table:
     """A table whose first `text` columns hold words and the rest numbers. A column is a
-    heading, or a heading and a number format: "off:+.1%" (.2f is the default).
-    `groups`: one per row; a gap separates rows of different groups."""
+    heading, or a heading and a number format: "off:+.1%" (.2f is the default)."""
     grid = Table(
         box=SIMPLE_HEAD,
         pad_edge=False,
@@ -61,10 +59,9 @@ def table(
         formats.append(number_format or ".2f")
         justify: Literal["left", "right"] = "left" if index < text else "right"
         grid.add_column(head, justify=justify, no_wrap=True)
-    for index, row in enumerate(rows):
+    for row in rows:
         cells = [cell(value, form) for value, form in zip(row, formats, strict=False)]
-        pair = groups[index : index + 2]  # the groups of this row and the next
-        grid.add_row(*cells, end_section=len(set(pair)) > 1)
+        grid.add_row(*cells)
     return grid
 
 
@@ -90,8 +87,8 @@ def progress(title: str, total: int, done: int = 0) -> Iterator[Callable[..., No
 
 
 MOST = {
-    "problems": 100_000, "repeats": 10_000, "steps": 1_000_000, "k2": 10_000, "batches": 10_000,
-    "n_samples": 10_000, "concurrency": 10_000, "longest": 64,
+    "problems": 100_000, "repeats": 10_000, "steps": 1_000_000, "n_samples": 10_000,
+    "concurrency": 10_000,
 }  # fmt: skip
 """The largest values of some flags; 10 million for all others. Every count has a
 limit."""

@@ -14,6 +14,7 @@ the two sides and reports what they have written. It runs no model: the engine's
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
@@ -24,11 +25,12 @@ from lr.engine.side import DraftPart, Side, SourcedDraft, Written
 from lr.engine.steering import Steering
 from lr.result import AnswerStep, Result, whole_characters
 from lr.spec import protocol as messages
-from lr.spec.checks import check_step
+from lr.spec.checks import check_steps
 from lr.spec.protocol import NodeId, WorkKind
 from lr.spec.scheduler import LookaheadScheduler
+from lr.spec.variant import Place
 from lr.spec.verifiers.base import Pair
-from lr.trace import Trace
+from lr.trace import ForwardPass, Trace
 from lr.types import EmittedStep, Role, Verdict, require
 
 Steps: TypeAlias = "Iterator[tuple[Answer, AnswerStep]]"
@@ -38,11 +40,13 @@ Steps: TypeAlias = "Iterator[tuple[Answer, AnswerStep]]"
 @dataclass
 class AnswerNode:
     """A node: the tokens of its prefix, prompt included. `drafted`: the draft step that
-    leads here. `begun`: the first tokens of the target's own step from here, if the
-    reading of a rejected draft step has decided them."""
+    leads here; `targeted`: the target's own step from here. `begun`: the first tokens of
+    that step, if they are decided: by the reading of a rejected draft step, or by a
+    verdict that keeps some of its tokens."""
 
     tokens: tuple[int, ...]
     drafted: Written | None = None
+    targeted: Written | None = None
     begun: tuple[int, ...] = ()
 
 
@@ -157,6 +161,9 @@ class Answer:
         targeted = self.target.take()
         for written in targeted:
             assert written.step is not None, "only a draft step is given up"
+            # No node: an earlier one of these steps has ended its tree.
+            if written.node in self.nodes:
+                self.nodes[written.node].targeted = written
             self._report(messages.Targeted(written.node, written.step))
         return bool(drafted or targeted)
 
@@ -206,8 +213,8 @@ class Answer:
                     tokens = self.nodes[node].tokens
                     for child in children:
                         self.nodes[child] = AnswerNode(tokens)
-                case messages.Target(node, limit):
-                    self._begin_target(node, limit)
+                case messages.Target():
+                    self._begin_target(command)
                 case messages.Judge():
                     self.pairs[command.node] = self._pair(command)
                 case messages.Cancel((WorkKind.TARGET, node)):
@@ -221,29 +228,48 @@ class Answer:
                     self.target.close(node)
 
     def _with_sourced_steps(self, command: messages.Command) -> messages.Command:
-        """The command; if it begins draft steps, with those of a step source."""
+        """The command; if it begins draft steps, with those of a step source, whose time
+        counts as the draft's."""
         source = self.question.variant.step_source
         if source is None or not isinstance(command, messages.Draft):
             return command
         tokens = self.nodes[command.node].tokens
-        steps = []
-        for sibling in range(len(command.children)):
-            # None: the draft model writes it
-            step = source.step_after(tokens, len(self.question.prompt), sibling)
-            check_step(source, step, self.question.codec.vocab_size)
-            steps.append(tuple(step or ()))  # empty: likewise
-        return SourcedDraft(command.node, command.children, command.limit, tuple(steps))
+        stream = self.question.role_stream(Role.DRAFT)
+        stream = stream.fold_in("source", command.node.index)
+        places = [
+            Place(tokens, len(self.question.prompt), sibling, stream.fold_in(sibling))
+            for sibling in range(len(command.children))
+        ]
+        started = time.perf_counter()
+        steps = source.write(places)
+        seconds = time.perf_counter() - started
+        check_steps(source, steps, len(places), self.question.codec.vocab_size)
+        # None: the draft model writes it; empty: likewise
+        written = tuple(tuple(step or ()) for step in steps)
+        if num_tokens := sum(map(len, written)):
+            forward = ForwardPass(Role.DRAFT, len(places), num_tokens, seconds)
+            self.trace.record(forward)
+        return SourcedDraft(command.node, command.children, command.limit, written)
 
-    def _begin_target(self, node: NodeId, limit: int) -> None:
+    def _begin_target(self, target: messages.Target) -> None:
+        node = target.node
         self.fork_target(node)
+        state = self.nodes[node]
         stream = self.question.role_stream(Role.TARGET).fold_in(node.index)
+        if target.begun:
+            # New randomness: the step written so far may have had a say in the verdict.
+            stream = stream.fold_in("kept")
+            state.begun = target.begun
+            branch = self.target.branches[node]
+            self.target.writer.runner.rewind(branch, len(state.tokens) - 1)
+            branch.extend((state.tokens[-1], *state.begun))
         steering = self.steering
         self.target.write(
             node,
             node.index,
-            limit,
+            target.limit,
             stream,
-            begun=self.nodes[node].begun,  # after a reading, part of it is there
+            begun=state.begun,
             max_draft_tokens=None if steering is None else steering.max_draft_tokens,
         )
 
@@ -252,11 +278,13 @@ class Answer:
         stream = self.question.role_stream(Role.TARGET).fold_in(judge.parent.index)
         drafted = self.nodes[judge.node].drafted
         assert drafted is not None, "a pair has a draft step"
+        targeted = self.nodes[judge.parent].targeted
         return Pair(
             prefix=self.nodes[judge.parent].tokens,
             draft=judge.draft,
             target=judge.target,
             draft_logprobs=drafted.logprobs,
+            own_logprobs=None if targeted is None else targeted.logprobs,
             # a stream of its own: no token is drawn from it
             stream=stream.fold_in("verdict", judge.node.number),
             index=judge.parent.index,
@@ -270,6 +298,7 @@ class Answer:
         self.emitted.append(command.emitted)
         if root is not None and root == node:  # an accepted draft step
             self.fork_target(node)  # now, because its parent is about to be closed
+            self.target.succeed(self.parent(node), node, len(self.nodes[node].tokens))
         elif root is not None:  # the target's step: a new root after it
             # The target's branch ends in the step already; the draft has to read it.
             tokens = command.emitted.step.tokens

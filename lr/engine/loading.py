@@ -1,9 +1,7 @@
 """How the models of an engine are loaded, as data that can be sent to the draft's
 process."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,30 +27,21 @@ class Loader:
     graphs: bool = True
     progress: Progress | None = None
 
-    def load(self, name: str | Path, device: str | torch.device) -> CausalLM:
-        """A model, ready to run. Raises `CheckpointError` and `SettingError`."""
-        # float32 on most CPUs
-        dtype = self.dtype or usual_dtype(name, find_device(device))
-        model = load_model(name, device=device, dtype=dtype, progress=self.progress)
-        if can_pack(model):
-            pack(model)
-        return self.equipped(model)
+    def load(self, name: str | Path, *devices: str | torch.device) -> CausalLM:
+        """A model, ready to run, split over several processes if there are several
+        devices. Raises `CheckpointError` and `SettingError`."""
+        first, *others = map(find_device, devices)
+        dtype = self.dtype or usual_dtype(name, first)  # float32 on most CPUs
+        if others:
+            from lr.model.ranks import load_parallel  # torch.distributed
 
-    def equipped(self, model: CausalLM) -> CausalLM:
-        """The model, with its attention chosen."""
+            model: CausalLM = load_parallel(name, [first, *others], dtype)
+        else:
+            model = load_model(name, device=first, dtype=dtype, progress=self.progress)
+            if can_pack(model):
+                pack(model)
         equip(model, self.attention, graphs=self.graphs)
         return model
-
-    def load_target(
-        self, name: str | Path, devices: Sequence[torch.device]
-    ) -> CausalLM:
-        """A model, split over several processes if there are several devices."""
-        if len(devices) == 1:
-            return self.load(name, devices[0])
-        from lr.model.ranks import load_parallel  # torch.distributed, if it is needed
-
-        dtype = self.dtype or usual_dtype(name, devices[0])
-        return self.equipped(load_parallel(name, devices, dtype))
 
     def load_draft(
         self, name: str | Path, device: torch.device, codec: Codec

@@ -11,7 +11,7 @@ much as several of the draft. So the draft may run several steps ahead. The outp
 not depend on who shares a forward, nor on timing: draws are keyed, rows are ragged, and
 the scheduler ignores late events. The one exception is `late_drafts=reject`.
 
-For a verifier that needs the target's log-probabilities of a draft step, the target
+For a verifier that needs to know what the target makes of a draft step, the target
 reads that step (`read_drafts`). Read next: `answer.py`.
 """
 
@@ -23,6 +23,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 
+import torch
 from torch import Tensor
 
 from lr.engine.answer import Answer
@@ -35,7 +36,7 @@ from lr.errors import SettingError
 from lr.kvcache.branch import Branch, common_length
 from lr.spec.protocol import NodeId
 from lr.spec.sampling import draw, step_logprobs
-from lr.spec.verifiers.base import Requires, Verifier, verdicts_of
+from lr.spec.verifiers.base import READ, Requires, Verifier, verdicts_of
 from lr.spec.write import StepWriter, WriterConfig
 from lr.trace import ForwardPass, VerifierCall
 from lr.types import Role
@@ -72,39 +73,48 @@ class Loop:
         if worker is not None:
             self._begin(worker, question)
         elif options.looks_ahead:
-            self.draft = self._writer(question.writer_config(Role.DRAFT))
+            config = question.writer_config(Role.DRAFT)
+            self.draft = self._writer(config, 1 + options.drafts_tokens)
         self.draft_forwards = options.draft_forwards
         self.forwards_left = self.draft_forwards  # of the draft, until the target's
         # By now the draft's worker has recorded its CUDA graphs: two must not record at
         # once.
         drafter_runner = None
-        # The draft model proposes tokens on branches that follow the target's. They have
-        # a cache of their own: that of the steps it writes may be in another process.
+        # The draft model proposes tokens on branches that follow the target's. They share
+        # the cache of the steps that it writes, unless that is in another process.
         if options.drafts_tokens:
-            drafter_runner = self._borrow("drafter", Role.DRAFT)
+            drafter_runner = (
+                self._borrow("drafter", Role.DRAFT)
+                if self.draft is None
+                else self.draft.runner
+            )
         config = question.writer_config(Role.TARGET, drafter_runner)
         self.target = self._writer(config)
+        layer = question.watched_layer(config.speculation)
+        self.borrowed[Role.TARGET.value].watch(layer)
         stack.callback(self.close)
 
     def _begin(self, worker: DraftWorker, question: Question) -> None:
         config = question.writer_config(Role.DRAFT)
         variant = question.variant
-        if variant.segmenter is not None or (variant.rule and config.speculation):
+        source = variant.step_source
+        gives_up = source is not None and source.gives_up
+        if variant.segmenter or gives_up or (variant.rule and config.speculation):
             raise SettingError(
-                "the draft's worker runs no segmenter or rule of a variant; use driver "
-                "lockstep."
+                "the draft's worker runs no segmenter, rule or goes_on of a variant; use "
+                "driver lockstep."
             )
         # waits until the draft is ready
         worker.begin(config, self.blocks, detailed=self.records_cache)
         self.stack.callback(worker.end)
 
-    def _writer(self, config: WriterConfig) -> StepWriter:
-        runner = self._borrow(config.role.value, config.role)
+    def _writer(self, config: WriterConfig, uses: int = 1) -> StepWriter:
+        runner = self._borrow(config.role.value, config.role, uses)
         return StepWriter(config, runner, self.token_bytes)
 
-    def _borrow(self, name: str, role: Role) -> ModelRunner:
+    def _borrow(self, name: str, role: Role, uses: int = 1) -> ModelRunner:
         runners = self.runners[role]
-        runner = runners.lend(self.blocks)
+        runner = runners.lend(self.blocks, uses)
         runner.observer = partial(self.passed, role)  # every forward is recorded
         self.borrowed[name] = runner
         self.stack.callback(runners.take_back, runner)
@@ -177,7 +187,7 @@ class Loop:
         # It does: the target has written its own step, so a rejection asks for none.
         compares = Requires.TARGET_STEP in verifier.requires
         logits_before = {}
-        if Requires.TARGET_LOGPROBS in verifier.requires:
+        if verifier.requires & READ:
             logits_before = read_drafts(waiting)
         started = time.perf_counter()
         passes_before = verifier.passes  # of its own models
@@ -189,7 +199,7 @@ class Loop:
         for (answer, node), verdict in zip(waiting, verdicts, strict=True):
             call = VerifierCall(1, seconds, passes.pop(answer, 0))
             answer.trace.record(call)
-            corrects = not (verdict.aligned or compares)
+            corrects = not (verdict.aligned or compares or verdict.keep)
             before = logits_before.get((answer, node))
             # the node may be cancelled by now
             if corrects and before is not None and node in answer.pairs:
@@ -232,8 +242,13 @@ def read_drafts(
         for branch in branches:
             runner.close(branch)
         raise
+    states: Sequence[Tensor | None] = [None] * len(branches)
+    if runner.hidden:
+        states = torch.cat(runner.hidden).split([len(logits) for logits in readings])
     logits_before = {}
-    for (answer, node), branch, logits in zip(waiting, branches, readings, strict=True):
+    for (answer, node), branch, logits, hidden in zip(
+        waiting, branches, readings, states, strict=True
+    ):
         pair = answer.pairs[node]
         tokens = pair.draft.tokens
         runner.rewind(branch, len(branch) - 1)
@@ -242,8 +257,15 @@ def read_drafts(
             runner.close(branch)
         else:  # keep the branch: the tokens are computed
             answer.target.adopt(node, branch)
-        before = logits[-len(tokens) - 1 : -1]  # [t, v]
-        answer.pairs[node] = replace(pair, logprobs=step_logprobs(before, tokens))
+        # before each token of the step, and after the last: t + 1 rows
+        rows = slice(-len(tokens) - 1, None)
+        before = logits[rows][:-1]  # [t, v]
+        answer.pairs[node] = replace(
+            pair,
+            logprobs=step_logprobs(before, tokens),
+            logits=logits[rows],
+            hidden=None if hidden is None else hidden[rows],
+        )
         logits_before[answer, node] = before
     return logits_before
 
@@ -274,6 +296,5 @@ def begin_correction(answer: Answer, node: NodeId, before: Tensor) -> None:
     length = len(answer.nodes[parent].tokens) + len(begun)
     runner.rewind(branch, length - 1)  # what both steps have in common
     branch.append(begun[-1])
-    answer.target.close(parent)  # held the prefix alone
-    answer.target.adopt(parent, branch)
+    runner.swap(answer.target.branches[parent], branch)  # that held the prefix alone
     answer.nodes[parent].begun = begun

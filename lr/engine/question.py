@@ -15,18 +15,24 @@ from lr.engine.side import DraftPlan
 from lr.errors import CheckpointError, ContextError, SettingError
 from lr.model.codec import Codec
 from lr.model.config import ModelConfig
-from lr.options import GenerateOptions, Mode
+from lr.options import DRAFTER_OPTIONS, GenerateOptions, Mode
 from lr.rng import Stream
 from lr.spec.acceptance import RULES
 from lr.spec.drafters import make_drafter
 from lr.spec.protocol import Limits, NodeId, Schedule, SchedulerConfig
 from lr.spec.runner import Runner
 from lr.spec.segmenters import make_segmenter
-from lr.spec.token_sd import DrafterSetup, Speculation
+from lr.spec.token_sd import Drafter, DrafterSetup, Speculation
 from lr.spec.variant import Variant
-from lr.spec.verifiers.base import Requires, Verifier
-from lr.spec.write import BlankLineSegmenter, Segmenter, TokenBytes, WriterConfig
-from lr.types import Role, SamplingParams
+from lr.spec.verifiers.base import Observer, Requires, Verifier
+from lr.spec.write import (
+    BlankLineSegmenter,
+    Segmenter,
+    TokenBytes,
+    WriterConfig,
+    above,
+)
+from lr.types import Role, SamplingParams, require
 
 LONGEST_ANSWER = 32768  # tokens, if `max_tokens` is not given
 
@@ -90,9 +96,11 @@ class Question:
         """How a role writes. `draft_runner`: the draft model, for the target's token
         drafter."""
         options = self.options
-        is_draft = role is Role.DRAFT
-        floor = options.draft_floor if is_draft else None  # the target never gives up
-        reads_draft = is_draft and bool(self.requires & Requires.DRAFT_LOGPROBS)
+        logs = Requires.OWN_LOGPROBS
+        goes_on = None
+        if role is Role.DRAFT:
+            logs = Requires.DRAFT_LOGPROBS
+            goes_on = self._goes_on()
         speculation = None
         if options.speculates:
             speculation = self.token_speculation(role, draft_runner)
@@ -102,9 +110,28 @@ class Question:
             eos_ids=self.codec.eos_ids,
             segmenter=self.segmenter(),
             speculation=speculation,
-            keeps_logprobs=reads_draft or floor is not None,
-            floor=floor,
+            keeps_logprobs=logs in self.requires or goes_on is not None,
+            goes_on=goes_on,
         )
+
+    def _goes_on(self) -> Callable[..., bool] | None:
+        """Whether the draft goes on with a step; None: always."""
+        floor = self.options.draft_floor
+        source = self.variant.step_source
+        if source is None or not source.gives_up:
+            return None if floor is None else partial(above, floor)
+        expected = "None: the variant's step source has its own"
+        require(floor is None, "draft_floor", floor, expected)
+        return source.goes_on
+
+    def watched_layer(self, speculation: Speculation | None) -> str | None:
+        """The layer whose hidden states a part of the target's side requires, if any."""
+        parts: list[Observer] = [self.verifier] if self.options.looks_ahead else []
+        if speculation is not None:
+            parts += [speculation.rule, speculation.drafter]
+        layers = {part.layer for part in parts if Requires.HIDDEN in part.requires}
+        require(len(layers) < 2, "layer", layers, "the same for all parts")
+        return next(iter(layers), None)
 
     def token_speculation(
         self, role: Role, draft_runner: Runner | None
@@ -112,15 +139,33 @@ class Question:
         """How tokens are proposed to this role; None: no token-level speculation."""
         options = self.options
         variant = self.variant
-        if role is Role.DRAFT and (options.drafts_tokens or variant.drafter):
+        rule = variant.make("rule") or RULES[options.acceptance]()
+        # What a rule requires is the target's.
+        drafted = options.drafts_tokens or variant.drafter or rule.requires
+        if role is Role.DRAFT and drafted:
             return None  # the draft's own tokens are not drafted
-        setup = DrafterSetup(draft_runner, self.sampling, self.codec.eos_ids)
+        setup = DrafterSetup(draft_runner, self.sampling, self.codec.eos_ids, options)
+        drafter = variant.make("drafter", setup)
+        if drafter is not None:
+            self._require_followed(drafter)
         return Speculation(
-            drafter=variant.make("drafter", setup) or make_drafter(options, setup),
-            rule=variant.make("rule") or RULES[options.acceptance](),
+            drafter=drafter or make_drafter(setup),
+            rule=rule,
             num_speculative_tokens=options.num_speculative_tokens,
             checked=variant.drafter is not None,  # ours are trusted
         )
+
+    def _require_followed(self, drafter: Drafter) -> None:
+        """Raise `SettingError` for an option that the variant's drafter ignores."""
+        usual = vars(GenerateOptions()) | dict(self.variant.settings)
+        for name in set(DRAFTER_OPTIONS).difference(drafter.reads):
+            value = getattr(self.options, name)
+            expected = (
+                f"{usual[name]!r}: the variant's drafter {drafter.name!r} ignores it"
+            )
+            # draft steps follow it, too
+            fits = name == "coupling" and self.options.looks_ahead
+            require(fits or value == usual[name], name, value, expected)
 
     def segmenter(self) -> Callable[[TokenBytes], Segmenter]:
         options = self.options

@@ -3,8 +3,6 @@ blocks.
 
 An answer with a detailed trace has one recorder per cache."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from lr.errors import ContextError, ProtocolError
-from lr.kvcache.branch import BLOCK_SIZE, Branch, CacheObserver
+from lr.kvcache.branch import BLOCK_SIZE, BlockTable, Branch, CacheObserver
 from lr.model.attention import RaggedBatch
 from lr.model.graphs import StepGraphs
 from lr.model.qwen import CausalLM
@@ -42,7 +42,8 @@ class ModelRunner:
     differently. Ids from `known_tokens` on, which only the target knows, can be read
     but get probability 0. A forward has at most `max_batch_tokens` rows; longer prompts
     are computed in pieces. Small forwards of a `replayable` model are replayed from
-    CUDA graphs, which are kept until `end`.
+    CUDA graphs, which are kept until `end`; not while hidden states are watched, because
+    graphs run no Python.
     """
 
     def __init__(
@@ -67,6 +68,9 @@ class ModelRunner:
         self.num_blocks = num_blocks
         padding = int(model.replayable)  # a block for the padding of CUDA graphs
         self.cache = model.make_cache(num_blocks + padding, block_size)
+        self.branches: dict[Branch, None] = {}  # the open ones, the oldest first
+        self.layer: str | None = None  # whose hidden states are watched
+        self.hidden: list[Tensor] = []  # of the last forward, rows as the logits'
         # CUDA only
         self.graphs = StepGraphs(model, self.cache) if model.replayable else None
 
@@ -76,16 +80,30 @@ class ModelRunner:
             self.graphs.close()
             self.graphs = None
 
+    def watch(self, layer: str | None) -> None:
+        """From now on keep in `hidden` the states [rows, e] after a layer, "norm" (the
+        last) or "layers.12", at the rows of which a forward returns logits; None: no
+        more. A target that is split over ranks has them whole on each."""
+        names = ["norm", *(f"layers.{i}" for i in range(len(self.model.layers)))]
+        expected = f"norm, or layers.0 to {names[-1]} of {self.model.source}"
+        require(layer in (None, *names), "layer", layer, expected)
+        self.layer = layer
+
     def open(self, tokens: Sequence[int]) -> Branch:
         """A new branch of these tokens (at least one), all uncomputed."""
         assert len(tokens) > 0
         self._require_ids(tokens)
-        return Branch(list(tokens), self.cache.new())  # nothing is computed yet
+        return self._opened(tokens, self.cache.new())  # nothing is computed yet
 
     def fork(self, branch: Branch) -> Branch:
         """A second branch with the same tokens and the same cached blocks; copies no
         K/V."""
-        return Branch(list(branch.tokens), self.cache.fork(branch.table))
+        return self._opened(branch.tokens, self.cache.fork(branch.table))
+
+    def _opened(self, tokens: Sequence[int], table: BlockTable) -> Branch:
+        branch = Branch(list(tokens), table)
+        self.branches[branch] = None
+        return branch
 
     def rewind(self, branch: Branch, length: int) -> None:
         """Cut a branch to its first `length` tokens, in the cache too."""
@@ -96,6 +114,7 @@ class ModelRunner:
 
     def close(self, branch: Branch) -> None:
         """Free the blocks of a branch, which must not be used again."""
+        self.branches.pop(branch, None)
         self.cache.release(branch.table)
 
     def swap(self, branch: Branch, successor: Branch) -> None:
@@ -106,6 +125,7 @@ class ModelRunner:
         self.cache.release(branch.table)
         branch.tokens = successor.tokens
         branch.table = successor.table
+        self.branches.pop(successor, None)
 
     def tag(self, branch: Branch, node: tuple[int, int, int]) -> None:
         """Tell the cache's observer that the branch holds the prefix of this node."""
@@ -149,6 +169,7 @@ class ModelRunner:
         pairs = zip(num_rows, lengths, strict=True)
         assert all(1 <= count <= length for count, length in pairs)
         # 3. One ragged forward; a long prompt alone, in pieces.
+        self.hidden = []
         if sum(lengths) <= self.max_batch_tokens:
             rows = self._forward(branches, uncomputed, num_rows)  # [sum of num_rows, v]
             return list(rows if logits == "last" else rows.split(num_rows))
@@ -186,9 +207,12 @@ class ModelRunner:
             batch = RaggedBatch.build(
                 tables, tokens, slots, wanted=num_rows, device=self.model.device
             )
-            # None: no graph is so large
-            logits = None if self.graphs is None else self.graphs.run(batch)
-            if logits is None:
+            logits = None
+            if self.layer is not None:
+                logits = self._watched(batch, self.layer)
+            elif self.graphs is not None:
+                logits = self.graphs.run(batch)
+            if logits is None:  # no graph is so large
                 logits = self.model(batch, self.cache)
         rows: Tensor = logits[:, : self.vocab_size]  # without padding, [m, v]
         if self.known_tokens < self.vocab_size:
@@ -199,6 +223,19 @@ class ModelRunner:
             seconds = time.perf_counter() - started
             self.observer(len(branches), len(batch.tokens), seconds)
         return rows
+
+    def _watched(self, batch: RaggedBatch, layer: str) -> Tensor:
+        """The logits of a batch; the states after a layer are added to `hidden`."""
+        streams: list[Any] = []
+        module = self.model.get_submodule(layer)
+        with module.register_forward_hook(lambda *call: streams.append(call[-1])):
+            logits: Tensor = self.model(batch, self.cache)
+        [x] = streams  # [n, e]
+        if isinstance(x, tuple):  # two addends of it: `Stream` in kernels/install.py
+            x = x[0] + x[1]
+        rows = batch.logit_rows
+        self.hidden.append(x if rows is None else x[rows])
+        return logits
 
     def _require_ids(self, tokens: Sequence[int]) -> None:
         # an id out of range, if any is
@@ -250,9 +287,11 @@ class Runners:
         model."""
         return self.__dict__ | {"idle": []}
 
-    def lend(self, blocks: int) -> ModelRunner:
-        """A runner with an empty cache of at least `blocks` blocks of 16 tokens."""
-        blocks = self.num_blocks or blocks  # a fixed size goes before what is needed
+    def lend(self, blocks: int, uses: int = 1) -> ModelRunner:
+        """A runner with an empty cache of at least `blocks` blocks of 16 tokens for each
+        of its uses."""
+        # a fixed size goes before what is needed
+        blocks = (self.num_blocks or blocks) * uses
         for runner in self.idle:
             if runner.num_blocks >= blocks:  # the first that is large enough
                 self.idle.remove(runner)
@@ -275,11 +314,11 @@ class Runners:
         """Take a runner back. A cache that an error left with blocks in use is not
         reused."""
         runner.observer = None
+        runner.watch(None)
         runner.cache.observer = CacheObserver()
-        # A draft that writes steps and proposes tokens has two runners.
         # that of CUDA graphs stays used
         padding = runner.cache.num_blocks - runner.num_blocks
-        if runner.cache.pool.num_used == padding and len(self.idle) < 2:
+        if runner.cache.pool.num_used == padding and not self.idle:
             runner.cache.pool.restart()  # ids from 0 again: traces are reproducible
             self.idle.append(runner)
         else:

@@ -19,8 +19,6 @@ process (`worker.py`). Answers share the writer, which writes when its `poll` is
 Read next: `spec/write.py`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
@@ -37,7 +35,7 @@ from lr.spec.protocol import (
     Release,
     WorkKind,
 )
-from lr.spec.runner import WORTH_A_FORWARD, read_up_to
+from lr.spec.runner import WORTH_A_FORWARD, read_up_to, take_over
 from lr.spec.write import StepJob, StepWriter
 from lr.trace import Trace
 from lr.types import Finish, Step
@@ -135,6 +133,17 @@ class Side:
         branch.extend(tokens)
         self.adopt(new, branch)
 
+    def succeed(self, parent: NodeId, node: NodeId, length: int) -> None:
+        """Let the branch of `parent`, which is no longer needed, become that of `node`,
+        `length` tokens long: a drafter has followed it up to here. Not if a step is or
+        was written at `node`, where it follows already."""
+        child = self.branches[node]
+        is_new = node not in self.jobs and len(child) == length
+        if is_new and self.writer.config.speculation is not None:
+            branch = self.branches.pop(parent)
+            self.writer.runner.swap(branch, child)
+            self.adopt(node, branch)
+
     def close(self, node: NodeId) -> None:
         """Close the branch of `node`, if it has one."""
         branch = self.branches.pop(node, None)
@@ -218,6 +227,8 @@ class DraftSide(Side):
                     self.close(rejected)
                 # the draft reads the correction later
                 self.rename(node, root, emitted.step.tokens)
+                # or has read it, to propose its tokens
+                take_over(self.writer.runner, self.branches[root])
             case Release(node):
                 self.close(node)
 

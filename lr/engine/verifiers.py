@@ -6,8 +6,6 @@
 `THRESHOLDS` lists them. Your own NAME is a class without arguments.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Sequence
 from contextlib import suppress
@@ -221,7 +219,7 @@ def _own(text: str) -> Verifier:
     require(Path(file).is_file(), "verifier", text, f"a file {file}")
     member: Any = vars(load_file(file)).get(name)
     require(inspect.isclass(member), "verifier", text, f"a class that {file} defines")
-    return check_verifier(make_part(f"verifier {text!r}", member))
+    return make_part(f"verifier {text!r}", member)
 
 
 def own_judge(codec: Codec) -> str | None:

@@ -18,8 +18,6 @@ Tokens that are not in the cache yet are *uncomputed*; the runner computes them
 `cache.py`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 

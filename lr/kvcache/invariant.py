@@ -1,8 +1,6 @@
 """The invariant of the paged cache: free + used = total, and each refcount is the
 number of owners. The test suite checks it after each test on every cache."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable
 

@@ -2,8 +2,6 @@
 states an answer, or its last value; for a multiple choice the letter, never one out of
 a sentence. Read next: `grading.py`, which compares it."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Callable, Iterator
@@ -15,16 +13,8 @@ SENTENCE = 400  # Longest sentence in characters.
 
 # --- Signs: a text as LaTeX has it
 
-_COMMANDS = r"times cdot le ge ne approx pm infty pi cup cap in emptyset".split()
-_SIGNS = str.maketrans(
-    {sign: rf"\{name} " for sign, name in zip("×·≤≥≠≈±∞π∪∩∈∅", _COMMANDS, strict=True)}
-    | dict.fromkeys("€£¥₹", r"\$")
-    | dict.fromkeys("万萬", " 万 ")
-    | dict.fromkeys("亿億", " 亿 ")
-    | {"。": ". ", "、": ", ", "¢": " cents", "°": r"^\circ "}
-    # one for one; a carriage return goes
-    | str.maketrans("−–‐‑÷⁄~", "----// ", "\r")
-)
+_NAMES = "times cdot le ge ne approx pm infty pi cup cap in emptyset".split()
+_NAME_OF = dict(zip("×·≤≥≠≈±∞π∪∩∈∅", _NAMES, strict=True))
 # a letter of a script that sets no blanks, or no Latin ones, beside its numbers
 SCRIPT = r"[^\W\d_\0-\u03ff\u1e00-\u1fff]"
 
@@ -38,11 +28,21 @@ _COMPOSED: Rules = {  # signs that the plain forms of Unicode would take apart
     r"(?<=\d)(?:[\u00a0\u2009\u202f~]|\{,\}|\\[,;: ]|,?\\!,?)(?=\d{3}(?!\d))": "",
     "，": ", ",
 }
-_FRACTIONS_AND_ROOTS: Rules = {
+_SIGNS: Rules = {
     r"(\\frac\{\d+)⁄": r"\1}{",  # "½" is "1⁄2" now
     r"√\s*(?:[({]([^(){}]*)[)}]|(\d+(?:\.\d+)?|[a-z]))": r"\\sqrt{\1\2}",
-}
-_BLANKS_AND_MONEY: Rules = {
+    "[×·≤≥≠≈±∞π∪∩∈∅]": lambda sign: rf"\{_NAME_OF[sign[0]]} ",
+    "[−–‐‑]": "-",
+    "[÷⁄]": "/",
+    "~": " ",
+    "\r": "",
+    "。": ". ",
+    "、": ", ",
+    "[万萬]": " 万 ",
+    "[亿億]": " 亿 ",
+    "[€£¥₹]": r"\\$",
+    "¢": " cents",
+    "°": r"^\\circ ",
     r"(?![0-9])\d": lambda digit: str(int(digit[0])),
     rf"(?<=[0-9A-Za-z$%)}}])(?={SCRIPT})|(?<={SCRIPT})(?=[-0-9A-Za-z$\\(])": " ",
     r"(?:\\text\s*\{\s*)?\b(?:US|USD|EUR|GBP|INR|JPY|Rs\.?)[ }]*\\?\$?(?=\d)|\\yen\b": r"\\$",
@@ -60,10 +60,7 @@ def as_latex(text: str) -> str:
     """The text with signs of Unicode as LaTeX has them: −3, ½, √2, 10⁻³, ≤, €5. Digits
     of any script and width are plain digits, without separators of thousands, and a
     blank sets them apart from letters of other scripts: "共１８元" is "共 18 元"."""
-
-    text = unicodedata.normalize("NFKC", rewrite(text, _COMPOSED))
-    text = rewrite(text, _FRACTIONS_AND_ROOTS).translate(_SIGNS)
-    return rewrite(text, _BLANKS_AND_MONEY)
+    return rewrite(unicodedata.normalize("NFKC", rewrite(text, _COMPOSED)), _SIGNS)
 
 
 # --- Values: what an answer looks like in a sentence
@@ -105,11 +102,18 @@ _EXPRESSION = re.compile(  # a digit or a command, no word but the names of func
     | [\d\s.,+*/^=<>()\[\]{}_!|%:-]
     )+"""
 )
-_CHAIN = re.compile(  # all but the end of "a = b = 5" and "\text{cost} = 5"
+_CHAIN: Rules = {  # all but the end of "a = b = 5" and "\text{cost} = 5"
     r"""(?x)
     ^\s* (?: \\text\{[^{}]*\} | [^,;&]*=[^,;&]* ) =\s*
-    (?= (?: [^=,;&{}] | \{(?:[^{}]|\{[^{}]*\})*\} )+ $ )"""
-)
+    (?= (?: [^=,;&{}] | \{(?:[^{}]|\{[^{}]*\})*\} )+ $ )""": "",
+    r"^\s+|\s+$": "",
+}
+_BARE: Rules = {  # delimiters of mathematics, then money
+    r"^\s*(?:\$\$?|\\[(\[])|(?:\$\$?|\\[)\]])\s*$": "",
+    **_CHAIN,
+    r"^(-?)\\?\$": r"\1",
+    r"^[ ,;]+|[ .,;]+$": "",  # the dot of ".5" stays
+}
 _AND = re.compile(
     r"\s*(?:[,;]|(?:,\s*)?(?:and|or|&|[和或与及と]))\s*(?:[a-zA-Z]\s?=\s*)?"
 )
@@ -128,7 +132,7 @@ def _value(sentence: str) -> str | None:
     last value in it, with those that "and", "or" and commas join to it."""
     sentence = sentence.lstrip(" ,;:!?").rstrip(" .,;:!?")
     if _EXPRESSION.fullmatch(sentence):
-        return _CHAIN.sub("", sentence).strip()
+        return rewrite(sentence, _CHAIN)
     values = list(_VALUE.finditer(sentence))
     while values and not re.search(r"\d|\\[a-zA-Z]|[=<>]", values[-1][0]):
         values.pop()  # `$n$` names something
@@ -147,9 +151,7 @@ def _value(sentence: str) -> str | None:
 
 def _bare(value: str) -> str:
     """A value without delimiters of mathematics or money."""
-    value = re.sub(r"^(?:\$\$?|\\[(\[])|(?:\$\$?|\\[)\]])$", "", value.strip())
-    value = _CHAIN.sub("", value)
-    return re.sub(r"^(-?)\\?\$", r"\1", value.strip()).strip(" .,;")
+    return rewrite(value, _BARE)
 
 
 # --- Sentences: which one states the answer
@@ -231,9 +233,9 @@ def final_answer(text: str) -> str | None:
             return words
     if box is not None:
         return box
-    values = [_value(sentence) for sentence in _SENTENCE.findall(tail)]
+    values = map(_value, _SENTENCE.findall(tail)[::-1])
     names = re.findall(f"(?s:{_MATH})", tail)
-    return next(filter(None, values[::-1]), _bare(names[-1]) if names else None)
+    return next(filter(None, values), _bare(names[-1]) if names else None)
 
 
 def boxed_answer(text: str) -> str | None:

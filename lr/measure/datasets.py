@@ -5,11 +5,8 @@ underscores are equal. Every field is used or known to be irrelevant; a row with
 one is refused, since it may be a part of the question or the answer. docs/evaluation.md
 has the table. Read next: `answers.py`."""
 
-from __future__ import annotations
-
 import ast
 import base64
-import hashlib
 import json
 import re
 import zlib
@@ -21,6 +18,7 @@ from typing import Any
 
 from lr.errors import SettingError
 from lr.measure.answers import boxed_answer
+from lr.measure.store import digest_of
 from lr.rng import Stream, uniform
 from lr.tiny.language import Split
 from lr.tiny.stories import DATASETS
@@ -104,8 +102,7 @@ class Item:
 
 def fingerprint(items: Sequence[Item]) -> str:
     """Sixteen hexadecimal digits; equal in runs that answer the same problems."""
-    text = json.dumps([*map(asdict, items)], sort_keys=True)
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+    return digest_of([*map(asdict, items)], 8)
 
 
 def ask(item: Item, *, bare: bool = False) -> str:
@@ -165,8 +162,7 @@ def load_items(
 def between(items: Sequence[Item], start: int | None, end: int | None) -> list[Item]:
     """The problems numbered `start` to `end` (exclusive), of `items` in the order of
     their numbers. Raises `SettingError` if there are none."""
-    count = items[-1].number + 1 if items else 0
-    numbers = range(count)[start:end]
+    numbers = range(items[-1].number + 1 if items else 0)[start:end]
     chosen = [item for item in items if item.number in numbers]
     expected = f"a range of problems; the data set has {len(items)}"
     require(bool(chosen), "start_qid, end_qid", (start, end), expected)
@@ -180,7 +176,7 @@ def read_row(line: str, number: int, seed: int = 0) -> Item:
         content = json.loads(line, parse_constant=lambda name: None)
         check(isinstance(content, dict), "it is no JSON object.")
         row = _Row(content)
-        ids = (row[key] for key in IDS if row.get(key) is not None)
+        ids = (value for value in map(row.get, IDS) if value is not None)
         name = str(next(ids, ""))
         item = replace(_recognise(row, seed), number=number, name=name)
         for field, value in row.items():
@@ -312,7 +308,7 @@ def _choice(row: _Row, question: str, options: Any) -> Item:
         for name in ("answer_index", *ANSWERS)
         if row.get(name) is not None
     }
-    right = {find(name, answer) for name, answer in stated.items()}
+    right = {find(*field) for field in stated.items()}
     check(
         len(right) == 1 and None not in right,
         f"it has {stated}, expected one right option: its letter, its number from 0, or "
@@ -325,7 +321,7 @@ def _choice(row: _Row, question: str, options: Any) -> Item:
 def _human_eval(row: _Row) -> Item:
     prompt, test, entry = map(row.take, HUMAN_EVAL)
     nodes = ast.walk(ast.parse(test))
-    fails = any(isinstance(node, (ast.Assert, ast.Raise)) for node in nodes)
+    fails = any(isinstance(node, ast.Assert | ast.Raise) for node in nodes)
     check(fails, "it has no test cases: any program would pass.")
     code = f"{test}\n\ncheck({entry})\n"
     return Item(0, prompt, Task.CODE, starter=prompt, entry_point=entry, check=code)

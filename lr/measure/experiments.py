@@ -4,8 +4,6 @@ that it leaves open. docs/evaluation.md lists them.
 An experiment names the ways to answer that are compared (`ways.py`), which `lab.py`
 times, and the columns of its table."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

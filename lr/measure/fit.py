@@ -7,8 +7,6 @@ seen: one problem is left out, the others are fitted, and so on (cross-validatio
 Pairs of one problem are not independent, so intervals are over problems too: problems
 are drawn anew, with replacement."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

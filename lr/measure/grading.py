@@ -1,12 +1,10 @@
 """From a model's text to right or wrong: find the answer, then compare it as the task
 requires. docs/answers.md has the rules. Read next: `programs.py`."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import KW_ONLY, asdict, dataclass
+from dataclasses import asdict, dataclass
 from fractions import Fraction
 from multiprocessing.connection import Connection
 
@@ -59,6 +57,13 @@ _REWRITES: Rules = {
     # commas of thousands, but not those of a tuple or a set
     r"[(\[].*[)\]]|\\\{.*\\\}|(?P<n>(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,]))":
         lambda match: match[0].replace(",", "") if match["n"] else match[0],
+    r"^\s+|[.,;]*\s*\Z": "",
+    # "12 apples" is 12, but "5 or 6" and "28 percent" are not 5 and 28
+    rf"""(?x)
+    ^ (\S*?[\d}}]) (?:\s|\\[,; ])+
+    (?! .*\b (?: and|or|per[ ]?cent(?:age)?|pct|mod|to|over|dozen|hundred
+        | thousand|million|billion|trillion|[十百千万亿或和到] )\b )
+    (?: {SCRIPT}+ | [a-zA-Z]{{2,}}(?:[ ./-]+[a-zA-Z]+)* ) \.? \Z""": r"\1",
 }  # fmt: skip
 _PLAIN = re.compile(
     r"""(?x)
@@ -72,13 +77,6 @@ _PLAIN = re.compile(
 _SCALES = {
     "thousand": "3", "million": "6", "billion": "9", "trillion": "12", "万": "4", "亿": "8"
 }  # fmt: skip
-_UNIT = re.compile(  # "12 apples" is 12, but "5 or 6" and "28 percent" are not 5 and 28
-    rf"""(?x)
-    ^ (\S*?[\d}}]) (?:\s|\\[,; ])+
-    (?! .*\b (?: and|or|per[ ]?cent(?:age)?|pct|mod|to|over|dozen|hundred
-        | thousand|million|billion|trillion|[十百千万亿或和到] )\b )
-    (?: {SCRIPT}+ | [a-zA-Z]{{2,}}(?:[ ./-]+[a-zA-Z]+)* ) \.? \Z"""
-)
 # math-verify leaves these aside: the base in 6_7, the unit in 70 \text{cm}
 _NOTE = re.compile(
     r"""(?x)
@@ -99,7 +97,7 @@ _WORDS = re.compile(r"[^\W\d_][^\W\d_]+(?:[ '-]+[^\W\d_]+)*\.?")
 def clean(text: str) -> str:
     """An answer as math-verify reads it."""
     text = as_latex((boxed_answer(text) or text).strip(" \n*`"))
-    return _UNIT.sub(r"\1", rewrite(text, _REWRITES).strip().rstrip(".,;"))
+    return rewrite(text, _REWRITES)
 
 
 def plain_number(text: str) -> Fraction | None:
@@ -130,7 +128,6 @@ class Grader(AbstractContextManager["Grader"]):
     `seconds` counts as not equal. Programs run only with `code_limits`."""
 
     code_limits: CodeLimits | None = None
-    _: KW_ONLY
     seconds: float = 10.0
     _worker: Connection | None = None
 
@@ -171,8 +168,7 @@ class Grader(AbstractContextManager["Grader"]):
             if not any(map(_POINTS.fullmatch, texts)):
                 texts = [text.casefold() for text in texts]
             return texts[0] == texts[1], "compared as texts"
-        brackets = map(_BRACKETS.match, sides)
-        kinds = {match.lastgroup for match in brackets if match}
+        kinds = {match.lastgroup for match in map(_BRACKETS.match, sides) if match}
         if len(kinds) == 2:
             return False, "the order counts in a tuple, not in a set"
         if "tuple" in kinds and _ASSIGNMENTS.match(sides[0]):
@@ -190,15 +186,14 @@ class Grader(AbstractContextManager["Grader"]):
             self._worker.send(sides)
             verdict = self._worker.recv()
         except (OSError, EOFError):  # it has ended
-            self.__exit__()
+            self._worker = None
             verdict = f"comparing took more than {self.seconds:g} s or the memory"
         return verdict == "equal", verdict
 
     def __exit__(self, *exception: object) -> None:
-        """End the process, if any. The next comparison starts another one."""
-        if self._worker is not None:
-            self._worker.close()
-            self._worker = None
+        """End the process, if any: the connection closes with its last reference. The
+        next comparison starts another one."""
+        self._worker = None
 
 
 def grade_programs(store: Store, items: Sequence[Item], grader: Grader) -> None:

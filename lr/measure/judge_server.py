@@ -11,8 +11,6 @@ so, continues and rejects every draft step. Texts of the server are shown by `_q
 only, which removes the key.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 import re
@@ -20,7 +18,7 @@ import threading
 import weakref
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import httpx
@@ -79,7 +77,6 @@ class ServedJudge(Verifier):
 
     url: str
     decode: Decode
-    _: KW_ONLY
     model: str | None = None
     timeout: float = 60.0
     attempts: int = 3
@@ -97,7 +94,12 @@ class ServedJudge(Verifier):
         require(0 < self.timeout < math.inf, "judge_timeout", self.timeout, "above 0")
         require(1 <= self.attempts <= 100, "judge_attempts", self.attempts, "1 to 100")
         self.url = checked_url(self.url)
-        self.api_key = checked_key(self.api_key)
+        self.api_key = (self.api_key or "").strip()
+        if not re.fullmatch(r"[!#-&(-\[\]-~]*", self.api_key):
+            raise SettingError(  # without showing it
+                "LR_API_KEY (api_key) holds a blank, a quote, a backslash or a character "
+                "outside ASCII; expected the key alone, as the server's owner gave it."
+            )
         # 2. What sends requests. `asyncio.timeout` bounds them; `timeout` is for the
         # connection. Proxies of the environment are for other machines: a client with a
         # transport of its own uses none.
@@ -119,9 +121,7 @@ class ServedJudge(Verifier):
         # 3. The thread in which they run: Ctrl-C in the main thread need not wait for a
         # silent server, and a notebook has an event loop already.
         self._loop = asyncio.new_event_loop()
-        threading.Thread(
-            target=self._loop.run_forever, name="judge", daemon=True
-        ).start()
+        threading.Thread(target=self._loop.run_forever, daemon=True).start()
         weakref.finalize(self, self._loop.call_soon_threadsafe, self._loop.stop)
         # 4. The judge's name.
         self.model = self.model or self._wait([self._only_model()])[0]
@@ -146,23 +146,20 @@ class ServedJudge(Verifier):
 
     async def _judge_pair(self, pair: Pair) -> Verdict:
         """The verdict. A pair that gets none is rejected, unless the judge is lost."""
-        if self.lost == "reject" and self.failures >= FAILURES:
-            return no_verdict(self.failure)
-        self.passes += 1
-        try:
-            verdict = await self._ask(pair)
-        except _Unanswered as error:
-            self.failures += 1
-            self.failure = f"the judge at {self.url} {error}"
-            if self.failures >= FAILURES and self.lost == "stop":
+        if self.lost == "stop" or self.failures < FAILURES:
+            self.passes += 1
+            try:
+                return await self._ask(pair)
+            except _Unanswered as error:
+                self.failures += 1
+                self.failure = f"the judge at {self.url} {error}"
+            if self.lost == "stop" and self.failures >= FAILURES:
                 raise JudgeError(
                     f"{self.failure} ({self.failures} pairs in a row). Is the server up, "
                     f"and is {self._quote(self.model)} its name for a judge that answers "
                     "without a thought?"
-                ) from None
-            return no_verdict(self.failure)
-        self.failures = 0
-        return verdict
+                )
+        return no_verdict(self.failure)
 
     async def _ask(self, pair: Pair) -> Verdict:
         """The judge's verdict. Raises `_Unanswered` after the last attempt, and
@@ -170,13 +167,13 @@ class ServedJudge(Verifier):
         question = fill_prompt(JUDGE_PROMPT, *texts_of(pair, self.decode))
         messages = [{"role": "user", "content": question}]
         body = {"model": self.model, "messages": messages}
-        reason = ""
+        usual = PAUSE
         wish = ""  # of the server: the seconds until the next attempt
         for attempt in range(self.attempts):
             if attempt:
-                usual = PAUSE * 2 ** (attempt - 1)
                 pause = float(wish) if wish.isdecimal() else usual
                 await asyncio.sleep(min(pause or usual, self.timeout))
+                usual *= 2
             try:
                 response = await self._post(body)
             except _Unreachable as error:
@@ -188,8 +185,8 @@ class ServedJudge(Verifier):
             wish = response.headers.get("retry-after", "")
             if status == 200:
                 with suppress(*UNREADABLE):
-                    verdict = read_choice(response.json()["choices"][0])
-                    if verdict is not None:
+                    if verdict := read_choice(response.json()["choices"][0]):
+                        self.failures = 0
                         return verdict
             elif status in UNFIT and self.answered:  # this pair is too long for it
                 raise _Unanswered(reason)
@@ -257,18 +254,6 @@ class ServedJudge(Verifier):
         expected = f"its name at {self.url}, which lists {self._quote(names)}"
         require(len(names) == 1, "judge_model", None, expected)
         return names[0]
-
-
-def checked_key(key: str | None) -> str:
-    """The key without outer white space; "" for none. Raises `SettingError` for what is
-    no key, without showing it."""
-    key = (key or "").strip()
-    if re.fullmatch(r"[!#-&(-\[\]-~]*", key):
-        return key
-    raise SettingError(
-        "LR_API_KEY (api_key) holds a blank, a quote, a backslash or a character outside "
-        "ASCII; expected the key alone, as the server's owner gave it."
-    )
 
 
 def checked_url(url: str) -> str:

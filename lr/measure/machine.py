@@ -1,7 +1,5 @@
 """The machine and the versions that a measurement belongs to."""
 
-from __future__ import annotations
-
 import os
 import platform
 import re

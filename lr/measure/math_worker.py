@@ -4,8 +4,6 @@ math-verify (Apache-2.0) reads LaTeX into sympy and compares. On an answer such 
 9^{9^{9^9}} both can run for ever or exhaust the memory, even in C. So this process has
 a memory limit, and a watchdog outside of Python that ends it."""
 
-from __future__ import annotations
-
 import faulthandler
 import logging
 import os
@@ -42,9 +40,9 @@ def serve(connection: Connection, seconds: float) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     logging.disable()
     grader.sympy_numeric_eq = equal_exactly
-    # R and r are two letters
-    exact_case = ConversionConfig(lowercase_symbols=False)
-    parser.latex2sympy = partial(latex2sympy, conversion_config=exact_case)
+    parser.latex2sympy = partial(  # R and r are two letters
+        latex2sympy, conversion_config=ConversionConfig(lowercase_symbols=False)
+    )
     with Path(os.devnull).open("w") as nowhere, suppress(EOFError):
         while True:
             gold, answer = connection.recv()

@@ -10,8 +10,6 @@ full, as they are while they are loaded.
 Worked example: Qwen3-32B in bf16 is 61.0 GiB. A token of its cache is 2 (k and v) * 64
 layers * 8 heads * 128 * 2 bytes = 256 KiB, so 37000 tokens are 9 GiB."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +22,7 @@ from lr.errors import SettingError
 from lr.kvcache.branch import BLOCK_SIZE, blocks_for
 from lr.measure.dummy import published
 from lr.model.config import ModelConfig
-from lr.model.device import DeviceMap, can_share_weights
+from lr.model.device import DeviceMap, can_share_weights, is_one_gpu
 from lr.model.ranks import part_of
 from lr.model.weights import config_of, num_weights, usual_dtype
 from lr.options import GenerateOptions
@@ -91,7 +89,8 @@ def plan_memory(
     }
     asks_target = verifier.partition(":")[0] == "score"
     asks = asks_target and options.looks_ahead
-    beside = options.driver == "overlapped" and not places.shares_gpu
+    one_gpu = is_one_gpu(places.draft, places.target[0])
+    beside = options.driver == "overlapped" and not one_gpu
     models = []
     loaded: list[tuple[str, Sequence[torch.device]]] = []  # names, and on which devices
     for (role, on), name in zip(devices.items(), names, strict=True):

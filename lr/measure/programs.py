@@ -5,8 +5,6 @@ own grader, and, for HumanEval, run here if the user allows it.
 folder, but a program may do all that you may do. Run it in a container without
 network, or give the samples to the benchmark's own grader."""
 
-from __future__ import annotations
-
 import ast
 import json
 import os
@@ -27,7 +25,7 @@ from lr.measure.store import Store
 from lr.result import reply
 from lr.types import require
 
-PYTHON = ["", *"python python3 py py3".split()]  # The first word after a fence.
+PYTHON = " python python3 py py3".split(" ")  # The first word after a fence, or none.
 OUTPUT = 16 << 20  # Bytes that a program may write to a file or to its output.
 # the program starts only if every limit that the system has could be set. The word goes
 # to the output that this process began with, whatever the program does to sys.stdout
@@ -77,8 +75,8 @@ def code_block(text: str, defines: str = "") -> str | None:
         language = block["language"].lower()
         code = _content(block)
         if code.strip() and language in PYTHON:
-            defines_it = definition.search(code) is not None
-            blocks.append((defines_it, language != "", place, code))
+            defines_it = bool(definition.search(code))
+            blocks.append((defines_it, bool(language), place, code))
     if blocks:
         return max(blocks)[-1]
     bare = _NO_FENCE.sub("", text)
@@ -130,8 +128,8 @@ def write_samples(store: Store, items: Sequence[Item]) -> Path | None:
 class CodeLimits:
     """`seconds` of wall-clock and of CPU time, `memory_mb` of address space."""
 
-    seconds: float = 10.0
-    memory_mb: int = 1024
+    seconds: float
+    memory_mb: int
 
     def __post_init__(self) -> None:
         seconds = self.seconds

@@ -8,8 +8,6 @@ because a number that looks like a speedup will be read as one. Intervals are at
 The bootstrap draws problems, each with all its samples, because the samples of one
 problem are not independent."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -10,8 +10,6 @@ The loop prints nothing: it yields each result that it has written. An answer's 
 stops at its last token, before it is graded. Read next: `store.py`, which keeps the
 results, and `report.py`, which reads them."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections import Counter

@@ -4,8 +4,6 @@ The reasons are the ways in which step-level speculation fails: draft steps that
 rejected in a row, a draft that costs as much as the target, a target that waits, a
 verifier that takes the time. The thresholds are rules of thumb of our own."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import groupby
 

@@ -8,6 +8,7 @@ experiments, and one process at a time writes into it."""
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import re
@@ -203,6 +204,12 @@ class Store:
             if isinstance(error, OSError):
                 raise _cannot_write(path, error) from error
             raise
+
+
+def digest_of(content: object, size: int) -> str:
+    """So many bytes in hexadecimal digits; equal for content that JSON writes alike."""
+    text = json.dumps(content, sort_keys=True, default=str).encode()
+    return hashlib.blake2b(text, digest_size=size).hexdigest()
 
 
 def write_json(content: Mapping[str, Any], path: Path | None) -> None:

@@ -40,6 +40,7 @@ class PairRecorder(Verifier):
         self.verifier = verifier
         self.name = verifier.name
         self.requires = verifier.requires | requires
+        self.layer = verifier.layer
         self.seen: list[tuple[Pair, Verdict]] = []
 
     @property

@@ -8,8 +8,6 @@ the first two, the layers run on fused kernels as well. A kind is judged by a tr
 by its version.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 

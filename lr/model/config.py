@@ -8,8 +8,6 @@ rotary embeddings, heads that do not divide, and a file without sizes.) No torch
 Read next: `weights.py`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from math import inf

@@ -49,11 +49,6 @@ class DeviceMap:
                     f"{self.target[0]}, which this process uses."
                 )
 
-    @property
-    def ranks(self) -> int:
-        """The number of processes that the target is spread over."""
-        return len(self.target)
-
     @classmethod
     def of(cls, device: Device | Mapping[str, Device] | DeviceMap = "cpu") -> DeviceMap:
         """From one device for all models, or from a mapping of roles. Roles that are
@@ -73,11 +68,6 @@ class DeviceMap:
             others[role] = devices[0]
         require(not named, "device", named, "the roles target, draft, judge")
         return cls(target, **others)
-
-    @property
-    def shares_gpu(self) -> bool:
-        """Whether the draft is on the GPU that this process uses for the target."""
-        return is_one_gpu(self.draft, self.target[0])
 
 
 def is_one_gpu(draft: torch.device, target: torch.device) -> bool:

@@ -6,8 +6,6 @@ torch is not imported until a tensor is read. Read next: `weights.py`, which acc
 for every key; `codec.py`, which reads the tokenizer of the same directory.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from contextlib import suppress

@@ -1,8 +1,6 @@
 """A warning about entries of a checkpoint's generation_config.json that are not
 supported."""
 
-from __future__ import annotations
-
 import json
 import warnings
 from typing import Any

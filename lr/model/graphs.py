@@ -19,8 +19,6 @@ replay. Only `recorder_for` knows CUDA. `record_eager` does the same on a CPU, f
 tests.
 """
 
-from __future__ import annotations
-
 import gc
 import threading
 from collections.abc import Callable, Sequence

@@ -5,8 +5,6 @@ layer gets decides which token attends to which (`attention.py`). GLOSSARY.md ha
 letters of the shapes.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import cache

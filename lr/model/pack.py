@@ -8,8 +8,6 @@ that lies in its own order, made once, at the memory's speed; by one that lies b
 without another order.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

@@ -11,8 +11,6 @@ draft better than a target that checks many tokens at once.
 row at a time. With the numbers in bfloat16 that is 5 bits for a weight.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F

@@ -7,8 +7,6 @@ hidden states, register forward hooks: on `model.norm` for the final ones [n, e]
 Python, so no hooks. Read next: `layers.py`, `attention.py`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, TypeVar
 

@@ -8,8 +8,6 @@ q_proj fills rows 0..31, k_proj rows 32..47, v_proj rows 48..63. Loading copies 
 reverse. Files and downloads: `files.py`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -169,7 +167,7 @@ def load_pieces(
     else:
         report = None if progress is None else partial(progress, str(source))
         fill(model, directory, take(config), report, finish)
-    if directory is not None:  # resolved once: a hub id may be looked up online
+        # resolved once: a hub id may be looked up online
         checkpoint = replace(checkpoint, place=str(directory.resolve()))
     model.source = str(checkpoint)
     return model

@@ -28,6 +28,7 @@ from lr.rng import uniform
 from lr.spec.checks import TOLERANCE, refuse
 from lr.spec.proposal import ROOT, Draws, Proposal, probs_of_tokens, with_probs
 from lr.spec.sampling import sample
+from lr.spec.verifiers.base import Observer
 
 
 @dataclass(frozen=True)
@@ -53,13 +54,15 @@ class Outcome:
         return self.nodes[-1] if self.nodes else ROOT
 
 
-class AcceptanceRule(ABC):
+class AcceptanceRule(ABC, Observer):
     """A rule, defined by its outcomes. A subclass sets `name` and writes `outcomes`.
 
     `lossless`: the output has the target's distribution if the drafts have theirs; each
     rule's docstring has the proof. `trees`: it can verify trees, not only chains.
     `needs_fresh_noise`: its decision depends on drafts *after* the position where it
     stops, so the next round must not draw with the same noise (`BlockRule` explains).
+    `requires`: the evidence that proposals must hold, for rules that need more than p
+    (one-hot at temperature 0). `layer`: hidden states after which layer.
     """
 
     name: str

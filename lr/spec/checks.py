@@ -77,10 +77,11 @@ def check_names(part: str, value: object, base: type) -> None:
             refuse(part, value, f"the name {name!r}", f"{meant!r}, or a name with _")
 
 
-def check_verdicts(method: object, verdicts: Any, count: int) -> None:
-    """One `Verdict` of plain Python values per pair."""
+def check_verdicts(method: object, verdicts: Any, lengths: Sequence[int]) -> None:
+    """One `Verdict` of plain Python values per draft step of these lengths."""
+    count = len(lengths)
 
-    def fits(verdict: Any) -> bool:
+    def fits(verdict: Any, length: int) -> bool:
         if not isinstance(verdict, Verdict):
             return False
         score = verdict.score
@@ -89,15 +90,18 @@ def check_verdicts(method: object, verdicts: Any, count: int) -> None:
         return (
             type(verdict.aligned) is type(verdict.failed) is bool
             and (score is None or is_number)
+            and is_int(verdict.keep)
+            and 0 <= verdict.keep < (1 if verdict.aligned else length)
             and type(verdict.why) is str
             and not SURROGATE.search(verdict.why)
         )
 
     listed = isinstance(verdicts, list) and len(verdicts) == count
-    if not (listed and all(map(fits, verdicts))):
+    if not (listed and all(map(fits, verdicts, lengths))):
         expected = (
             f"a list of {count} lr.types.Verdict, one per pair, in order: aligned is True "
-            "or False, why a text, score a Python number or None (of a tensor: .item())"
+            "or False, why a text, score a Python number or None (of a tensor: .item()), "
+            "keep a number of tokens, 0 unless it is rejected, less than the step has"
         )
         refuse("verifier", method, verdicts, expected)
 
@@ -131,11 +135,18 @@ def check_list(part: str, method: object, values: Any, kind: type, count: int) -
         refuse(part, method, values, f"a list of {count} {kind.__name__}")
 
 
-def check_step(source: Any, step: Any, vocab_size: int) -> None:
-    """The token ids of a step, not its text; or None."""
-    listed = isinstance(step, (list, tuple))
-    if step is not None and not (
-        listed and all(is_int(token) and 0 <= token < vocab_size for token in step)
-    ):
-        expected = f"None or a list of token ids from 0 to {vocab_size - 1}"
-        refuse("step source", source.step_after, step, expected)
+def check_steps(source: Any, steps: Any, count: int, vocab_size: int) -> None:
+    """For each of `count` places the token ids of a step, not its text; or None."""
+
+    def fits(step: Any) -> bool:
+        return step is None or (
+            isinstance(step, (list, tuple))
+            and all(is_int(token) and 0 <= token < vocab_size for token in step)
+        )
+
+    if not (isinstance(steps, list) and len(steps) == count and all(map(fits, steps))):
+        expected = (
+            f"a list of {count}, one per place: None, or a list of token ids from 0 to "
+            f"{vocab_size - 1}"
+        )
+        refuse("step source", source.write, steps, expected)

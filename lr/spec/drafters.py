@@ -13,16 +13,16 @@ from torch import Tensor
 
 from lr.errors import SettingError
 from lr.kvcache.branch import Branch, common_length
-from lr.options import GenerateOptions
 from lr.spec.proposal import EMPTY, ROOT, Proposal
-from lr.spec.runner import Runner, fork_longest, read_up_to
+from lr.spec.runner import Runner, fork_longest, read_up_to, take_over
 from lr.spec.sampling import distribution, perturbed, sample
 from lr.spec.token_sd import Context, Drafter, DrafterSetup
 from lr.types import Coupling, SamplingParams
 
 
-def make_drafter(options: GenerateOptions, setup: DrafterSetup) -> Drafter:
+def make_drafter(setup: DrafterSetup) -> Drafter:
     """The drafter that the options name. Add new drafters here."""
+    options = setup.options
     name = options.drafter
     coupling = Coupling(options.coupling)
     if name == "ngram":
@@ -94,7 +94,9 @@ class OwnBranches(Drafter):
     it.
 
     After a round the target's branch has a token that the draft did not write (a
-    correction) or has not read (the token after a fully accepted proposal)."""
+    correction) or has not read (the token after a fully accepted proposal). A new one
+    is forked from the longest branch of the runner: where the draft model also writes
+    steps, on one runner, it has read the text already."""
 
     runner: Runner
     _twins: dict[Branch, Branch] = field(default_factory=dict, init=False)
@@ -108,12 +110,13 @@ class OwnBranches(Drafter):
         tokens = branch.tokens
         twin = self._twins.get(branch)
         if twin is None:
-            twin = fork_longest(self.runner, self._twins.values(), tokens)
+            twin = fork_longest(self.runner, self.runner.branches, tokens)
             self._twins[branch] = twin
             return twin
         common = common_length(twin.tokens, tokens)
         self.runner.rewind(twin, min(common, len(tokens) - 1))  # one stays uncomputed
         twin.extend(tokens[len(twin) :])
+        take_over(self.runner, twin)
         return twin
 
     def forget(self, branches: Iterable[Branch]) -> None:

@@ -36,7 +36,9 @@ class Proposal:
     (For siblings drawn without replacement, each row lacks the earlier ones and still
     sums to one.) `q` None: nothing was drawn and the tokens were certain (n-gram
     lookup, greedy or top-k drafts), which is equivalent to one-hot rows. `probs`: p and
-    q of the tokens, once `with_probs` has read them; a changed copy has none.
+    q of the tokens, once `with_probs` has read them; a changed copy has none. `logits`
+    [n + 1, v] and `hidden` [n + 1, e]: what the target's rows are made from, once it
+    has read the tokens, for a rule or a drafter that requires them.
 
     Example: tokens (7, 4, 9, 2), parents (-1, -1, 0, 2) is "7 9 2" with 4 as the second
     choice for the first position. Raises `ProtocolError` if the parts do not fit
@@ -46,6 +48,8 @@ class Proposal:
     tokens: tuple[int, ...]
     parents: tuple[int, ...]
     q: Tensor | None = None
+    logits: Tensor | None = None
+    hidden: Tensor | None = None
     probs: tuple[list[float], list[float]] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:

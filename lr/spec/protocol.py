@@ -90,11 +90,12 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The target writes its step after `node`, at most `limit` tokens long. Answer:
-    `Targeted`."""
+    """The target writes its step after `node`, at most `limit` tokens long, and begins
+    with those that a verdict keeps of a rejected draft step. Answer: `Targeted`."""
 
     node: NodeId
     limit: int
+    begun: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +121,8 @@ class Cancel:
 @dataclass(frozen=True, slots=True)
 class Emit:
     """A step joins the answer. `verdicts` are the reasons, in the order of the
-    siblings: for an accepted draft step the last one is its own; for a correction all
-    are unaligned.
+    siblings; the one that decides is last: that of an accepted draft step, or, for a
+    correction, that which keeps most.
 
     An accepted draft step leads to `node`; a target step was written after `node`.
     `root` is the new root (None: the answer is complete) and takes over the branches of

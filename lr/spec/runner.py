@@ -5,7 +5,7 @@ model.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from lr.kvcache.branch import Branch, common_length
@@ -19,6 +19,10 @@ class Runner(Protocol):
 
     @property
     def context(self) -> int: ...
+    @property
+    def branches(self) -> Mapping[Branch, None]: ...
+    @property
+    def hidden(self) -> list[Tensor]: ...
     def open(self, tokens: Sequence[int]) -> Branch: ...
     def fork(self, branch: Branch) -> Branch: ...
     def rewind(self, branch: Branch, length: int) -> None: ...
@@ -59,6 +63,25 @@ def fork_longest(
     runner.rewind(branch, shared)
     branch.extend(tokens[shared:])
     return branch
+
+
+def take_over(runner: Runner, branch: Branch) -> None:
+    """Let a branch continue on what another branch of the runner has computed of its
+    tokens, if that is more.
+
+    Example: of "a b c d" one token is computed, and another branch has computed "a b c
+    x". Then three are, in blocks that both share."""
+
+    def computed(other: Branch) -> int:
+        common = common_length(other.tokens, branch.tokens)
+        return min(common, other.num_computed_tokens, len(branch) - 1)
+
+    origin = max(runner.branches, key=computed)
+    if computed(origin) > computed(branch):
+        successor = runner.fork(origin)
+        runner.rewind(successor, computed(origin))
+        successor.extend(branch.tokens[len(successor) :])
+        runner.swap(branch, successor)
 
 
 def read_up_to(runner: Runner, branch: Branch, length: int) -> None:

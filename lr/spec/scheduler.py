@@ -16,6 +16,7 @@ root:
   emitted and it becomes the root. Work below it continues, so without a barrier the
   window slides.
 - If no child is accepted, the target's step is emitted as the **correction** and a new tree starts.
+  (A verdict may keep the first tokens of a rejected step: then the target continues them.)
 - If no draft can come, the target's step is emitted as it is: after a full cycle, the **bonus**.
 
 Work that can no longer be emitted is cancelled at once. A decision depends only on
@@ -72,6 +73,7 @@ class Node:
     step: Step | None = None  # the last one; None: the prompt, or not written yet
     verdict: Verdict | None = None  # on that step, which is the draft's
     target: Step | None = None  # the target's own step from here
+    begun: tuple[int, ...] = ()  # what that step begins with: tokens that are kept
     children: list[Node] = field(default_factory=list)  # one per alternative, in order
     # Steps may follow: the last one is written, not rejected, and leaves room.
     open: bool = True
@@ -197,21 +199,29 @@ class LookaheadScheduler:
         if decision is None:
             return False
         choice, considered = decision
-        considered.sort(key=lambda child: child is choice)  # its verdict comes last
+        # The verdict that decides comes last: the chosen one's, or which keeps most.
+        considered.sort(
+            key=lambda child: (child is choice, child.verdict and child.verdict.keep)
+        )
         verdicts = [child.verdict for child in considered if child.verdict]
         index = self.root.id.index
         if choice is not None and choice.step is not None:
             step = EmittedStep(index, choice.step, Origin.ACCEPTED, verdicts[-1])
             self._emit(step, verdicts, choice, choice if choice.open else None)
             return True
-        for child in self.root.children:  # the verifier chose none of them
+        root = self.root
+        for child in root.children:  # the verifier chose none of them
             self._prune(child)
+        if considered and considered[-1].step:
+            root.begun = considered[-1].step.tokens[: verdicts[-1].keep]
+        if root.target and root.target.tokens[: len(root.begun)] != root.begun:
+            root.target = None  # the target writes again, after what is kept
         # a draft may still come
-        if self.root.target is None or self._may_draft(self.root):
+        if root.target is None or self._may_draft(root):
             return False
         # No child is accepted, or none can come.
         rejected = considered[-1].step if considered else None
-        self._emit_target(self.root.target, rejected, verdicts)
+        self._emit_target(root.target, rejected, verdicts)
         return True
 
     def _decision(self) -> tuple[Node | None, list[Node]] | None:
@@ -322,13 +332,14 @@ class LookaheadScheduler:
         for node in _open_nodes(self.root):
             if free > 0 and self._target_is_due(node):
                 free -= 1
-                self._begin(WorkKind.TARGET, node, Target(node.id, node.limit))
+                command = Target(node.id, node.limit, node.begun)
+                self._begin(WorkKind.TARGET, node, command)
             for child in node.children if alone else []:
                 step = child.step
                 if free > 0 and step is not None and self._unjudged(child):
                     free -= 1
-                    command = Judge(child.id, node.id, step, None)
-                    self._begin(WorkKind.JUDGE, child, command)
+                    judge = Judge(child.id, node.id, step, None)
+                    self._begin(WorkKind.JUDGE, child, judge)
 
     # What may happen at a node
 

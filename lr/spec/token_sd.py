@@ -17,7 +17,7 @@ Read next: `acceptance.py`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -25,6 +25,7 @@ from torch import Tensor
 
 from lr.errors import SettingError
 from lr.kvcache.branch import Branch
+from lr.options import GenerateOptions
 from lr.spec.acceptance import AcceptanceRule, Decision
 from lr.spec.checks import check_list, refuse
 from lr.spec.proposal import (
@@ -36,6 +37,7 @@ from lr.spec.proposal import (
 )
 from lr.spec.runner import Runner, read_up_to
 from lr.spec.sampling import distribution, step_logprobs
+from lr.spec.verifiers.base import Observer
 from lr.trace import DraftToken, RoundDetail
 from lr.types import Coupling, SamplingParams
 
@@ -64,19 +66,24 @@ class Context:
 @dataclass(frozen=True)
 class DrafterSetup:
     """What a drafter can be made from. `runner` runs the draft model (None in a mode
-    without one), `sampling` is the target's, `eos_ids` end the text."""
+    without one), `sampling` is the target's, `eos_ids` end the text, `options` are those
+    of the answer."""
 
     runner: Runner | None
     sampling: SamplingParams
     eos_ids: frozenset[int] = frozenset()
+    options: GenerateOptions = field(default_factory=GenerateOptions)
 
 
-class Drafter(ABC):
+class Drafter(ABC, Observer):
     """Proposes tokens for branches of the model it serves.
 
     `trees`: it may propose trees, not only chains. `coupling`: whether its noise is the
     target's. `shares_state`: what it learns from one branch may change its proposals
     for another. Then only rule "match" keeps the output independent of the batch.
+    `requires`: the evidence that `learn` finds in the proposal; `layer`: hidden states
+    after which layer. `reads`: those of `DRAFTER_OPTIONS` that it reads in its setup;
+    the others are refused.
     `memory`: what it saw in earlier answers of this process may change its proposals,
     so a later answer may be faster. `lr check` then asks that the tokens stay the same,
     not the proposals; a benchmark times the first answer and later ones separately.
@@ -87,6 +94,7 @@ class Drafter(ABC):
     coupling: Coupling = Coupling.INDEPENDENT
     shares_state: bool = False
     memory: bool = False
+    reads: tuple[str, ...] = ()
 
     @abstractmethod
     def propose(self, contexts: Sequence[Context], k: int) -> list[Proposal]:
@@ -170,11 +178,16 @@ def speculate(
 
     # 2. Run the target over all proposals, in one forward.
     runs = run_target(runner, [context.branch for context in contexts], proposals)
-    rows = torch.cat([logits for logits, _ in runs])  # [sum of (n + 1), v]: logits
+    rows = torch.cat([logits for logits, *_ in runs])  # [sum of (n + 1), v]: logits
     # The draft model may be on another device.
     proposals = [
         p if p.q is None else replace(p, q=p.q.to(rows.device)) for p in proposals
     ]
+    if rule.requires or drafter.requires:
+        proposals = [
+            replace(p, logits=logits, hidden=hidden)
+            for p, (logits, hidden, _) in zip(proposals, runs, strict=True)
+        ]
 
     # 3. Decide.
     draws = [context.draws for context in contexts]
@@ -184,7 +197,7 @@ def speculate(
     # 4. Keep the cache of a path that begins with the accepted nodes.
     tables = probs.split([len(proposal) + 1 for proposal in proposals])  # [n + 1, v]
     ends = []
-    for context, proposal, (logits, forks), decision, p_rows in zip(
+    for context, proposal, (logits, _, forks), decision, p_rows in zip(
         contexts, proposals, runs, decisions, tables, strict=True
     ):
         branch = context.branch
@@ -246,10 +259,10 @@ original."""
 
 def run_target(
     runner: Runner, branches: Sequence[Branch], proposals: Sequence[Proposal]
-) -> list[tuple[Tensor, Forks]]:
-    """The target's logits [n + 1, v] for every proposal, in one forward, and the
-    branches that now hold the proposals. Row 0 is at the branch's end, row i + 1 after
-    node i.
+) -> list[tuple[Tensor, Tensor | None, Forks]]:
+    """What the target makes of every proposal, in one forward: logits [n + 1, v], hidden
+    states [n + 1, e] if the runner watches a layer, and the branches that now hold the
+    tokens. Row 0 is at the branch's end, row i + 1 after node i.
 
     Example: the tree 7 -> 9, 7 -> 2 has two paths, each on a branch. The first one
     gives node 7.
@@ -271,19 +284,22 @@ def run_target(
     # rows per branch: its end, then each node
     counts = [len(path) + 1 for forks in spread for _, path in forks]
     logits = iter(runner.forward(fed, logits=counts))
+    states = runner.hidden
+    hidden = iter(torch.cat(states).split(counts)) if states else None
     return [
-        (_by_node([(next(logits), path) for _, path in forks]), forks)
+        (_by_node(logits, forks), _by_node(hidden, forks) if hidden else None, forks)
         for forks in spread
     ]
 
 
-def _by_node(rows: Sequence[tuple[Tensor, tuple[int, ...]]]) -> Tensor:
-    """Convert rows per path, [len(path) + 1, v] each, to rows per node [n + 1, v]."""
-    if len(rows) == 1:
-        return rows[0][0]  # a chain: its nodes are in order
+def _by_node(tables: Iterator[Tensor], forks: Forks) -> Tensor:
+    """Take the next tables, rows per path [len(path) + 1, v] each, and convert them to
+    rows per node [n + 1, v]."""
+    if len(forks) == 1:
+        return next(tables)  # a chain: its nodes are in order
     by_node: dict[int, Tensor] = {}
-    for logits, path in rows:
-        for row, node in zip(logits, (ROOT, *path), strict=True):
+    for _, path in forks:
+        for row, node in zip(next(tables), (ROOT, *path), strict=True):
             by_node.setdefault(node, row)  # the paths share their first nodes
     return torch.stack([by_node[node] for node in sorted(by_node)])
 

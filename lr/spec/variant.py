@@ -12,11 +12,11 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from enum import Enum
 from typing import Any, NamedTuple
 
 from lr.errors import SettingError
 from lr.options import GenerateOptions, Mode, make_options
+from lr.rng import Stream
 from lr.spec.acceptance import AcceptanceRule
 from lr.spec.checks import VariantError, check_names, refuse
 from lr.spec.token_sd import Drafter, DrafterSetup
@@ -65,46 +65,58 @@ class Controller(ABC):
         return None
 
 
-class StepSource(ABC):
-    """Writes draft steps in place of the draft model: from a store, a template, an
-    earlier answer. (A `Drafter` proposes tokens.)"""
+class Place(NamedTuple):
+    """Where a draft step is due: alternative `sibling` (from 0) of the step after
+    `tokens`, of which the first `prompt` are the prompt. `stream`: its randomness."""
 
-    @abstractmethod
-    def step_after(
-        self, tokens: tuple[int, ...], prompt: int, sibling: int
-    ) -> Sequence[int] | None:
-        """The tokens of alternative `sibling` (from 0) of the step after `tokens`, of
-        which the first `prompt` are the prompt. The draft model writes the step instead
-        for None, and for tokens that do not end a step. Must be a pure function.
-        """
+    tokens: tuple[int, ...]
+    prompt: int
+    sibling: int
+    stream: Stream
 
 
-class Given(Enum):
-    """How a part is given to `Variant`."""
+class StepSource:
+    """The draft's side of a step: writes draft steps in place of the draft model (from a
+    store, a template, an earlier answer), or says when the model is to give one up.
+    (A `Drafter` proposes tokens.) Both methods must be pure functions."""
 
-    OBJECT = "an object"
-    PER_ANSWER = "a class or a function that makes one for each answer"
-    PER_STEP = "a class or a function that makes one for each step"
+    def write(self, places: Sequence[Place]) -> list[Sequence[int] | None]:
+        """The tokens of a step for each place, in order: all alternatives that begin
+        together. The draft model writes the step instead for None, and for tokens that
+        do not end a step."""
+        return [None] * len(places)
+
+    def goes_on(self, tokens: Sequence[int], logprobs: Sequence[float]) -> bool:
+        """Whether the draft model goes on with a step of these tokens so far, which have
+        these raw log-probabilities. If not, no draft step comes, and the target writes.
+        Asked after every token or round."""
+        return True
+
+    @property
+    def gives_up(self) -> bool:
+        """Whether it has a `goes_on` of its own."""
+        return type(self).goes_on is not StepSource.goes_on
 
 
 class Part(NamedTuple):
     """A part of a variant. `field` of `Variant`; `base`: the class to derive from;
-    `level`: what it decides about. An answer's batch shares what is made per answer.
+    `level`: what it decides about; `made`: given as a class or a function that makes
+    one for each answer (a segmenter: for each step). Answers in one batch share it.
     """
 
     field: str
     base: type
-    given: Given
     level: str
+    made: bool = True
 
 
 PARTS = (
-    Part("verifier", Verifier, Given.OBJECT, "steps"),
-    Part("controller", Controller, Given.PER_ANSWER, "steps"),
-    Part("segmenter", Segmenter, Given.PER_STEP, "both"),
-    Part("step_source", StepSource, Given.OBJECT, "steps"),
-    Part("drafter", Drafter, Given.PER_ANSWER, "tokens"),
-    Part("rule", AcceptanceRule, Given.PER_ANSWER, "tokens"),
+    Part("verifier", Verifier, "steps", made=False),
+    Part("controller", Controller, "steps"),
+    Part("segmenter", Segmenter, "both"),
+    Part("step_source", StepSource, "steps", made=False),
+    Part("drafter", Drafter, "tokens"),
+    Part("rule", AcceptanceRule, "tokens"),
 )
 
 
@@ -157,21 +169,20 @@ class Variant:
 
 
 def _check_given(part: Part, value: Any) -> None:
-    if part.given is Given.OBJECT:
-        fits = isinstance(value, part.base)
-    else:
-        is_object = isinstance(value, part.base) and not inspect.isclass(value)
-        fits = callable(value) and not is_object
+    is_object = isinstance(value, part.base) and not inspect.isclass(value)
+    fits = callable(value) and not is_object if part.made else is_object
     if not fits:
-        hint = f", such as {value.__name__}(...)" if inspect.isclass(value) else ""
+        expected = "a class or a function that makes one" if part.made else "an object"
         raise VariantError(
-            f"the variant's {part.field} is {value!r}; expected {part.given.value}{hint} "
-            f"(of a class derived from {_name(part)})."
+            f"the variant's {part.field} is {value!r}; expected {expected} (of a class "
+            f"derived from {_name(part)})."
         )
     if isinstance(value, Verifier):
         check_verifier(value)
-    elif part.given is Given.OBJECT:
-        check_names(part.field, value, part.base)
+    elif isinstance(value, StepSource):
+        check_names(part.field, value, StepSource)
+        if type(value).write is StepSource.write and not value.gives_up:
+            refuse("step source", value, "nothing", "write or goes_on")
 
 
 def _name(part: Part) -> str:

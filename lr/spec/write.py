@@ -113,6 +113,11 @@ class StepJob:
         return Step(tuple(self.tokens), self.finish)
 
 
+def above(floor: float, tokens: Sequence[int], logprobs: Sequence[float]) -> bool:
+    """Whether the root-scaled log-probabilities are not below `floor`."""
+    return not root_scaled(logprobs) < floor
+
+
 @dataclass(frozen=True)
 class WriterConfig:
     """How a model writes, as data that can be sent to another process.
@@ -121,7 +126,7 @@ class WriterConfig:
     bytes. With `speculation` the tokens inside each step are drafted ahead; without it
     every token takes one forward. `keeps_logprobs`: keep the drawn tokens'
     log-probabilities under the raw logits.
-    `floor`: a step is given up once its root-scaled `logprobs` are below this number.
+    `goes_on`: a step is given up once this says no of its tokens and their `logprobs`.
     """
 
     role: Role
@@ -130,7 +135,7 @@ class WriterConfig:
     segmenter: Callable[[TokenBytes], Segmenter] = BlankLineSegmenter
     speculation: Speculation | None = None
     keeps_logprobs: bool = False
-    floor: float | None = None
+    goes_on: Callable[[Sequence[int], Sequence[float]], bool] | None = None
 
 
 @dataclass
@@ -173,10 +178,12 @@ class StepWriter:
             self._sample(self.runner.forward([job.branch for job in self.live]))
         else:
             self._speculate(self.config.speculation)
-        if self.config.floor is not None:
-            # Sum of log-probabilities over the root of their number, below the floor?
+        goes_on = self.config.goes_on
+        if goes_on is not None:
             for job in self.live:
-                if root_scaled(job.logprobs) < self.config.floor:
+                more = goes_on(job.tokens, job.logprobs)
+                check_bool("step source", goes_on, more)
+                if not more:
                     job.given_up = True
                     job.finish = job.finish or Finish.LENGTH  # never read
         # a copy: `_leave` changes the list

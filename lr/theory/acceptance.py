@@ -21,8 +21,6 @@ False rejections only cost speed; false acceptances change the output. Source: t
 paper, section 3.1, which describes alternatives without a formula and assumes a free
 and correct verifier."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -46,8 +46,6 @@ Sources: S_P is S2 and S_1 is S1 of the paper's Theorem 2 (Appendices B, C). "de
 the rule of the official code. S_D and S_C are derived here. Two slips in the paper: k1
 = gamma1 holds for "paper" only, and ParallelDim prints 1/c where 1/c1 is meant."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 import numpy as np

@@ -41,8 +41,8 @@ class Calibration:
     `alpha1`, `alpha2`: the share of judged draft steps, and of tried draft tokens, that
     was accepted. `plain_token`: a token of plain decoding; `target`, `draft`: passes in
     runs with speculation. `verdict`: per pair; `start`: the prompt, for both models.
-    `lookup`: draft tokens are looked up and cost nothing. Lengths are those of every
-    recorded step (in tokens) and chain (in steps); none: one token, an endless chain.
+    Lengths are those of every recorded step (in tokens) and chain (in steps); none: one
+    token, an endless chain.
     `errors`: standard errors by name."""
 
     name: str
@@ -53,7 +53,6 @@ class Calibration:
     draft: PassCost
     verdict: float = 0.0  # seconds
     start: float = 0.0  # seconds for the prompts, both models
-    lookup: bool = False
     target_lengths: tuple[int, ...] = ()
     draft_lengths: tuple[int, ...] = ()
     chain_lengths: tuple[int, ...] = ()
@@ -93,7 +92,7 @@ class Calibration:
     @property
     def c2(self) -> float:
         """A drafted token, in plain target passes."""
-        return 0.0 if self.lookup else self.draft.first / self.plain_token
+        return self.draft.first / self.plain_token
 
     @property
     def b(self) -> float:
@@ -123,7 +122,6 @@ class Calibration:
             draft_lengths=self.draft_lengths,
             chain_lengths=self.chain_lengths,
             proposed=tokens,
-            draft_passes=0 if self.lookup else tokens,
             verdict=self.verdict,
             start=self.start,
         )

@@ -85,18 +85,14 @@ class Load:
 
     `target_passes`: passes of the target for each step. `chain_lengths`: steps of each
     answer (empty: an endless chain). `proposed`: drafted tokens per row of a target
-    pass; `draft_passes`: passes of the draft model that propose them (0: prompt
-    lookup). A draft pass that writes a step reads `looked_up` drafted tokens and adds
-    `draft_tokens`. `verdict`: seconds per pair; `start`: seconds for both prompts."""
+    pass, each from a pass of the draft model. `verdict`: seconds per pair; `start`:
+    seconds for both prompts."""
 
     acceptance: float
     target_passes: Sequence[float]
     draft_lengths: Sequence[int]
     chain_lengths: Sequence[int] = ()
     proposed: float = 0.0
-    draft_passes: float = 0.0
-    looked_up: float = 0.0
-    draft_tokens: float = 1.0
     verdict: float = 0.0
     start: float = 0.0
 
@@ -128,19 +124,17 @@ class Answers:
     )
     emitted: list[int] = field(default_factory=list)
 
-    def add(self, events: Sequence[Timed], *, alone: bool = True) -> None:
-        """Add one answer. `alone`: only one model runs at a time, so a pass takes the
-        time since the previous pass ended. Otherwise only the time of its own forward
-        counts."""
+    def add(self, events: Sequence[Timed]) -> None:
+        """Add one answer in which only one model runs at a time, so a pass takes the
+        time since the previous pass ended."""
         passes: dict[Role, Passes] = {role: {} for role in Role}
         steps_before = len(self.emitted)
         last_end = 0.0
         started: set[Role] = set()
         for time, event in events:
             match event:
-                case ForwardPass(role, rows, tokens, forward_seconds):
-                    # with what lies between passes
-                    seconds = time - last_end if alone else forward_seconds
+                case ForwardPass(role, rows, tokens):
+                    seconds = time - last_end  # with what lies between passes
                     last_end = time
                     if role in started:
                         # tokens beyond the first of each row
@@ -166,27 +160,6 @@ class Answers:
         self.chain_lengths.append(len(self.emitted) - steps_before)
         self.passes.append(passes)
 
-    def load(self, *, lookup: bool) -> Load:
-        """The work of these answers. `lookup`: token drafts are looked up, at no
-        cost."""
-        target = self.rounds[Role.TARGET]
-        draft = self.rounds[Role.DRAFT]
-        # of a round
-        tokens_per_pass = ratio(target.emitted, target.count, otherwise=1.0)
-        proposed = ratio(target.drafted, target.count)
-        target_lengths = self.lengths[Role.TARGET] or self.emitted
-        return Load(
-            acceptance=ratio(self.accepted, self.judged),
-            target_passes=[length / tokens_per_pass for length in target_lengths],
-            draft_lengths=self.lengths[Role.DRAFT],
-            chain_lengths=self.chain_lengths,
-            proposed=proposed,
-            draft_passes=0.0 if lookup else proposed,
-            looked_up=ratio(draft.drafted, draft.count),
-            draft_tokens=ratio(draft.emitted, draft.count, otherwise=1.0),
-            verdict=ratio(self.verdict_seconds, self.pairs),
-        )
-
 
 def ratio(above: float, below: float, otherwise: float = 0.0) -> float:
     """above / below, or `otherwise` where nothing is below."""
@@ -203,11 +176,9 @@ def seconds_per_step(
     load: Load,
     costs: tuple[PassCost, PassCost],
     draft_forwards: int | None = DRAFT_FORWARDS,
-    *,
-    steps: int | None = None,
 ) -> float:
-    """Seconds per emitted step of answers with these options, from about `steps`
-    simulated steps (None: `SIMULATED_STEPS`). `costs` is (target, draft).
+    """Seconds per emitted step of answers with these options, from about
+    `SIMULATED_STEPS` simulated steps. `costs` is (target, draft).
 
     `draft_forwards` None: each model has its own machine (driver overlapped), and the
     clock counts seconds. Otherwise they share a thread, and the clock counts ticks: one
@@ -216,16 +187,16 @@ def seconds_per_step(
     target, draft = costs
 
     # 1. A pass of the target, with the passes that draft its tokens.
-    first = target.seconds(1, load.proposed) + load.draft_passes * draft.first
-    row = target.row + target.token * load.proposed + load.draft_passes * draft.row
+    first = target.seconds(1, load.proposed) + load.proposed * draft.first
+    row = target.row + target.token * load.proposed + load.proposed * draft.row
     target_pass = PassCost(first, row)
     if not options.looks_ahead:  # no draft steps: passes one after the other
         return fmean(load.target_passes) * first + load.start / load.steps_per_chain
 
     # 2. The durations of a step on the simulated clock.
     tick = 1.0 if draft_forwards is None else first  # seconds of a unit of the clock
-    writing = draft.seconds(1, load.looked_up)  # a pass of the draft that writes a step
-    draft_token = writing if draft_forwards is None else 1 / draft_forwards
+    # a pass of the draft that writes a step
+    draft_token = draft.first if draft_forwards is None else 1 / draft_forwards
     draft_lengths = load.draft_lengths or (1,)
     reading = later = 0.0  # seconds a target step reads before it writes
     if load.draft_lengths:
@@ -235,7 +206,7 @@ def seconds_per_step(
     world = World(
         Bernoulli(load.acceptance),
         target=Resampled([passes * first / tick for passes in load.target_passes]),
-        draft=Resampled([n * draft_token / load.draft_tokens for n in draft_lengths]),
+        draft=Resampled([n * draft_token for n in draft_lengths]),
         judge=Constant(load.verdict if draft_forwards is None else 0.0),
         target_overhead=row / first if draft_forwards is None else 0.0,
         reading=reading / tick,
@@ -245,13 +216,13 @@ def seconds_per_step(
     # 3. Simulate chains, and convert ticks to seconds.
     seconds = 0.0
     done = 0
-    steps = steps or SIMULATED_STEPS
     for number, chain in enumerate(cycle(load.chain_lengths or [0])):
-        if done >= steps:
+        if done >= SIMULATED_STEPS:
             break
         limits = Limits(chain) if chain else ENDLESS  # a simulated step has one token
         config = SchedulerConfig(limits, Schedule(options.schedule), options.depth)
-        run = simulate(config, replace(world, seed=number), chain or steps)
+        world = replace(world, seed=number)
+        run = simulate(config, world, chain or SIMULATED_STEPS)
         if draft_forwards is None:
             seconds += run.seconds
         else:
@@ -259,7 +230,7 @@ def seconds_per_step(
             writes = run.workers[WorkKind.DRAFT]
             # one thread: passes add up
             seconds += reads.occupied * target_pass.seconds(reads.mean_rows)
-            seconds += writes.occupied * draft_forwards * writing
+            seconds += writes.occupied * draft_forwards * draft.first
             seconds += run.judged * load.verdict
         seconds += load.start if chain else 0.0
         done += run.steps

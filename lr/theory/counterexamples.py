@@ -7,8 +7,6 @@ enumeration that proves the real rules right (`exact.py`): the total variation b
 actual and right output, averaged over random p and q.
 `tests/spec/test_counterexamples.py` has the numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial

@@ -5,8 +5,6 @@ Every draw is a function of a key (`lr/rng.py`), so a simulation is repeatable a
 not depend on the order of its draws. The formulas assume `Constant` times and
 `Bernoulli` acceptance. Read next: `simulate.py`."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Sequence

@@ -7,8 +7,6 @@ give a plain float. All formulas of this package raise `DomainError`, with name 
 value, for an argument outside their domain; none returns nan. Read next:
 `synchronous.py`."""
 
-from __future__ import annotations
-
 from typing import Any, TypeAlias
 
 import numpy as np

@@ -15,8 +15,6 @@ probability 0.625, else 1 follows. Draft 1 (0.2) stays. Token 0: 0.8 * 0.625 = 0
 token 1: 0.8 * 0.375 + 0.2 = 0.5. Exactly p. For tests and for inventing rules; text
 generation uses nothing of this module."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import product
 

@@ -5,8 +5,6 @@ the same number. (The functions of `lr.theory` that no schedule obeys, such as N
 the product, are not here.) The error of a simulated rate is computed from its stages,
 which are independent."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -129,17 +127,6 @@ def tree_speedup(at: Point) -> Reals:
     return acceptance.tree_sync_speedup(alpha_w, at.width, 2, at.c, at.b)
 
 
-def trees(at: Point) -> SimulationOutcome:
-    """Run synchronous cycles of depth 2 with alternatives and a free verifier."""
-    return run(replace(at, v=0.0, steps=at.steps // 4), Schedule.SYNC, 2, at.width)
-
-
-def alike(at: Point) -> SimulationOutcome:
-    """Run with alternatives that share the rate of their position."""
-    rates = BetaSiblings(*siblings(at))
-    return run(at, Schedule.PAPER, 1, at.width, acceptance=rates)
-
-
 FORMULAS = (
     Formula(
         "sd_speedup",
@@ -189,13 +176,17 @@ FORMULAS = (
         "beta_width_acceptance",
         "1 - prod (q+i)/(p+q+i)",
         lambda p: acceptance.beta_width_acceptance(*siblings(p), p.width),
-        lambda p: accepted(alike(p)),
+        lambda p: accepted(  # alternatives share the rate of their position
+            run(p, Schedule.PAPER, 1, p.width, acceptance=BetaSiblings(*siblings(p)))
+        ),
     ),
     Formula(
         "tree_sync_speedup",
         "G_3(alpha_W) over a cycle of depth 2",
         tree_speedup,
-        lambda p: rate(trees(p)),
+        lambda p: rate(  # synchronous cycles of depth 2, a free verifier
+            run(replace(p, v=0.0, steps=p.steps // 4), Schedule.SYNC, 2, p.width)
+        ),
     ),
     Formula(
         "judged_acceptance",

@@ -22,8 +22,6 @@ wrong: the synchronous f has k1 - 1 drafts. The proof of Theorem 4, step 1 case 
 for (1+a1)/(1+c1) >= 1.157, which fails at a1 -> 0.52, c1 -> 1/3 (1.14); what it needs
 is (1+a)/(1 + c a (1-a)) >= 1.403. Case 2 of both proofs halves an odd number."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Literal
 

@@ -11,8 +11,6 @@ not make it true:
 Here c and v include everything that costs like a draft step or like a verdict. With v =
 0 no common c fits. "SD" in Table 1 is prompt lookup of 8 tokens."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -14,8 +14,6 @@ rows progress in parallel, and verdicts are immediate. Every step has one token.
 unit of time is that of `World`, usually one target step. This module knows no model and
 no closed form."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter, deque
 from collections.abc import Sequence

@@ -25,8 +25,6 @@ Assumptions: constant times, steps of equal length, a batch as fast as one row, 
 verifier, independent acceptance, one alternative per position. Read next:
 `asynchronous.py`."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import numpy as np

@@ -12,8 +12,6 @@ in 2..99.
 
 Standard library only. Read next: `grammar.py`."""
 
-from __future__ import annotations
-
 import hashlib
 import random
 from collections.abc import Callable

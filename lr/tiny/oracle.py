@@ -4,8 +4,6 @@ Each template of `grammar.py` gives one pattern with named groups for the slots.
 that occurs twice must hold the same value twice. Text that no pattern matches has no
 meaning and equals no text, not even itself. `OracleVerifier` compares two steps of an answer."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 

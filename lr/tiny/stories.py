@@ -16,8 +16,6 @@ Words and oracle are those of the short problems (`grammar.py`, `oracle.py`), an
 same models speak both. Every problem is a pure function of (split, index, seed). All
 quantities lie in 2..99. Standard library only. Read next: `grammar.py`."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -6,8 +6,6 @@ space) is one token, and so are every digit, the blank line that ends a step, an
 opening of the answer's box. All other text falls apart into bytes, so any text can be
 decoded unchanged. The chat template is ChatML."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from functools import cache

@@ -22,13 +22,13 @@ from lr.errors import SettingError
 from lr.reasoner import Reasoner
 from lr.registry import load_file
 from lr.spec.checks import make_part
-from lr.spec.variant import PARTS, Given, Variant
+from lr.spec.variant import PARTS, Variant
 from lr.types import require
 from lr.variants.adaptive import adaptive
 from lr.variants.best_of import best_of
 from lr.variants.confidence_cascade import confidence_cascade
-from lr.variants.rsd import rsd
-from lr.variants.specguard import specguard
+from lr.variants.fly import fly
+from lr.variants.look_before import look_before
 from lr.variants.specreason import specreason
 from lr.variants.suffix_store import suffix_store
 from lr.variants.token_recycling import token_recycling
@@ -39,8 +39,8 @@ VARIANTS: dict[str, Callable[..., Variant]] = {
         specreason,
         best_of,
         confidence_cascade,
-        rsd,
-        specguard,
+        look_before,
+        fly,
         adaptive,
         token_recycling,
         suffix_store,
@@ -94,7 +94,7 @@ def _make_variant(
     make = partial(member, **parameters) if parameters else member
     values: dict[str, Any] = {part.field: make for part in parts}
     # verifier and step source are one object for all answers
-    objects = [part.field for part in parts if part.given is Given.OBJECT]
+    objects = [part.field for part in parts if not part.made]
     if objects:
         values |= dict.fromkeys(objects, make_part(named, make))
     return Variant(**values)

@@ -4,8 +4,6 @@ Plain decoding writes first, then lookahead, so that each has the whole machine.
 lookahead writes, the left column shows again what plain decoding had written by that
 time. Nothing is sped up or slowed down."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Sequence

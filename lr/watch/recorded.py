@@ -12,8 +12,6 @@ verifier is `fitted:docs/results/real/fitted.json`. In the others the target is 
     train    wrong; at threshold 0.05 the judge lets a draft step pass that contradicts the
              target's (which is wrong as well)"""
 
-from __future__ import annotations
-
 import re
 from importlib.resources import files
 from pathlib import Path

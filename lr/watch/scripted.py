@@ -16,11 +16,9 @@ in case. So if the draft writes in capitals, the output shows who wrote what: "A
 the draft's, "b." the target's. Read next: `docs/scheduler.md`; `theory/simulate.py`,
 where a clock decides what completes next."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from lr import __version__
@@ -140,8 +138,9 @@ class ScriptedRun:
                 # the sibling's number
                 step = self.script.draft(prefix, children.index(work.node))
                 return Drafted(work.node, None if step is None else cut(step, limit))
-            case Target(node, limit):
-                return Targeted(node, cut(self.script.target(prefix), limit))
+            case Target(node, limit, begun):
+                step = continued(self.script.target(prefix), begun)
+                return Targeted(node, cut(step, limit))
             case Judge(node, _, draft, target):
                 return Judged(node, self.script.judge(prefix, draft, target))
 
@@ -175,6 +174,13 @@ class ScriptedRun:
                     del self.prefixes[node]
         self.turns.append(Turn(event, tuple(commands)))
         return self.turns[-1]
+
+
+def continued(step: Step, begun: tuple[int, ...]) -> Step:
+    """The step, but with these first tokens, which a verdict keeps; at least its last
+    token follows."""
+    rest = step.tokens[len(begun) :] or step.tokens[-1:]
+    return replace(step, tokens=begun + rest)
 
 
 def cut(step: Step, limit: int) -> Step:

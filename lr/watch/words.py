@@ -5,8 +5,6 @@ the settings and the statistics on one line each.
 
 Knows no state and no terminal. Read next: `view.py`."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from lr.engine import recorder as cache

@@ -1,10 +1,13 @@
 """What is known before anybody judges saves passes and changes no token: the reading of
 a rejected draft step begins the correction, and an unsure draft gives a step up."""
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
+import torch
 from toy_kit import (
+    PROMPT,
     QUESTIONS,
     ByContent,
     ToyDraft,
@@ -16,24 +19,38 @@ from toy_kit import (
 
 from lr.engine.runner import ModelRunner
 from lr.engine.worker import DraftWorker
+from lr.errors import SettingError
+from lr.spec.acceptance import MatchRule
+from lr.spec.drafters import LookupDrafter
 from lr.spec.protocol import Drafted
 from lr.spec.sampling import root_scaled, step_logprobs
-from lr.spec.verifiers.base import Requires
+from lr.spec.variant import StepSource, Variant
+from lr.spec.verifiers.base import READ, Requires
 from lr.trace import ForwardPass, StepWritten
 from lr.types import Origin, Role, Verdict
 
 
 class Reader(ByContent):
-    """Accepts by content, after the target has read the draft step."""
+    """Accepts by content, after the target has read the draft step, and keeps up to two
+    tokens of some that it rejects."""
 
     requires = Requires.TARGET_LOGPROBS
+
+    def judge(self, pairs):
+        verdicts = []
+        for pair, verdict in zip(pairs, super().judge(pairs), strict=True):
+            tokens = pair.draft.tokens
+            keep = 0 if verdict.aligned else sum(tokens) // 3 % min(3, len(tokens))
+            verdicts.append(replace(verdict, keep=keep))
+        return verdicts
 
 
 class Witness(ByContent):
     """Keeps the pairs, with what it requires of them."""
 
-    def __init__(self, requires):
+    def __init__(self, requires, layer="norm"):
         self.requires = requires
+        self.layer = layer
         self.pairs = []
 
     def judge(self, pairs):
@@ -79,7 +96,13 @@ def test_a_correction_begun_by_a_reading_has_the_same_tokens(way, monkeypatch):
         assert steps == expected, setting
         assert passes <= most, setting
     assert sum(passes for _, passes in begun) < sum(most for _, most in afresh)
-    origins = {e.origin for steps, _ in begun for answer in steps for e in answer}
+    emitted_steps = [e for steps, _ in begun for answer in steps for e in answer]
+    kept = [e for e in emitted_steps if e.verdict and e.verdict.keep]
+    assert kept
+    for e in kept:
+        keep = e.verdict.keep
+        assert e.step.tokens[:keep] == e.rejected.tokens[:keep]
+    origins = {e.origin for e in emitted_steps}
     assert origins >= {Origin.ACCEPTED, Origin.CORRECTION}
 
 
@@ -104,42 +127,201 @@ def test_a_beginning_that_is_the_whole_step_needs_no_pass():
     assert corrections and all(e.rejected == e.step for e in corrections)
 
 
-@pytest.mark.parametrize(
-    "requires",
-    [
-        Requires.TARGET_LOGPROBS,
-        Requires.TARGET_LOGPROBS | Requires.TARGET_STEP,
-        Requires.DRAFT_LOGPROBS,
-    ],
-)
+EVIDENCE = [
+    Requires.TARGET_LOGPROBS,
+    Requires.DRAFT_LOGPROBS,
+    Requires.TARGET_STEP | Requires.OWN_LOGPROBS,
+    Requires.LOGITS | Requires.HIDDEN,
+    ~Requires.NOTHING,
+]
+FIELDS = {
+    Requires.OWN_LOGPROBS: "own_logprobs",
+    Requires.TARGET_LOGPROBS: "logprobs",
+    Requires.DRAFT_LOGPROBS: "draft_logprobs",
+    Requires.LOGITS: "logits",
+    Requires.HIDDEN: "hidden",
+}
+
+
+@pytest.mark.parametrize("requires", EVIDENCE)
 @pytest.mark.parametrize("mode", ["lr", "lr+sd"])
 @pytest.mark.parametrize("schedule", ["sync", "depth"])
 @pytest.mark.parametrize("driver", ["lockstep", "overlapped"])
 def test_pairs_hold_what_the_verifier_requires(requires, mode, schedule, driver):
-    """Log-probabilities are those of a reading by the same model, also of a step that
-    was written in rounds."""
+    """What a reading by the same model says, also of a step that was written in
+    rounds. It changes no token, and no hook is left."""
     engine = toy_engine(worker=DraftWorker(ToyDraft(), as_thread=True))
     witness = Witness(requires)
     options = {"mode": mode, "schedule": schedule, "driver": driver, "drafter": "ngram"}
-    ask(engine, "bacdbb", witness, **options).finish()
-    engine.close()
+    options["acceptance"] = "match"
+    steps = emitted(ask(engine, "bacdbb", witness, **options))
     assert witness.pairs
-    by_draft = requires is Requires.DRAFT_LOGPROBS
-    runner = engine.runners[Role.DRAFT if by_draft else Role.TARGET].lend(64)
+    bare = Witness(requires & Requires.TARGET_STEP)
+    assert steps == emitted(ask(engine, "bacdbb", bare, **options))
+    engine.close()
+    assert not any(module._forward_hooks for module in engine.target.modules())
     for pair in witness.pairs:
-        assert (pair.target is not None) == bool(requires & Requires.TARGET_STEP)
-        branch = runner.open([*pair.prefix, *pair.draft.tokens])
-        rows = runner.forward([branch], "all")[0][len(pair.prefix) - 1 : -1]
-        expected = step_logprobs(rows, pair.draft.tokens)
-        logs = pair.draft_logprobs if by_draft else pair.logprobs
-        assert logs == pytest.approx(expected, abs=1e-9)
-        runner.close(branch)
+        assert (pair.target is not None) == (Requires.TARGET_STEP in requires)
+        steps = pair.draft.tokens, pair.target.tokens if pair.target else ()
+        logits, hidden, logs = read(engine, Role.TARGET, pair.prefix, steps[0])
+        expected = {
+            Requires.OWN_LOGPROBS: read(engine, Role.TARGET, pair.prefix, steps[1])[2],
+            Requires.TARGET_LOGPROBS: logs,
+            Requires.DRAFT_LOGPROBS: read(engine, Role.DRAFT, pair.prefix, steps[0])[2],
+            Requires.LOGITS: logits,
+            Requires.HIDDEN: hidden,
+        }
+        for flag, value in expected.items():
+            held = getattr(pair, FIELDS[flag])
+            if flag in requires:
+                torch.testing.assert_close(held, value)
+            elif not requires & READ:
+                assert not held
 
 
-def of_target(answer, kind):
-    """The target's events of a kind."""
+def read(engine, role, prefix, step, layer="norm"):
+    """Logits and states before each token of a step and after it, by a hook of our
+    own; log-probabilities of its tokens."""
+    runner = engine.runners[role].lend(64)
+    branch = runner.open([*prefix, *step])
+    states = []
+    module = runner.model.get_submodule(layer)
+    with module.register_forward_hook(lambda *call: states.append(call[-1])):
+        [logits] = runner.forward([branch], [len(step) + 1])
+    runner.close(branch)
+    return logits, states[0][-len(step) - 1 :], step_logprobs(logits[:-1], step)
+
+
+def test_states_after_another_layer_and_of_a_text_in_pieces():
+    engine = toy_engine()
+    _, expected, _ = read(engine, Role.TARGET, PROMPT, PROMPT * 5, "layers.0")
+    runner = ModelRunner(engine.target, num_blocks=50, max_batch_tokens=7)
+    runner.watch("layers.0")
+    runner.forward([runner.open(PROMPT * 6)], [16])
+    torch.testing.assert_close(torch.cat(runner.hidden), expected)
+
+
+class LooksRule(MatchRule):
+    """Needs no evidence; keeps the proposals."""
+
+    requires = Requires.LOGITS | Requires.HIDDEN
+
+    def __init__(self):
+        self.proposals = []
+
+    def verify(self, probs, proposals, draws):
+        self.proposals += proposals
+        return super().verify(probs, proposals, draws)
+
+
+class LooksDrafter(LookupDrafter):
+    """Compares what it learns from with what the rule saw."""
+
+    reads = ("prompt_lookup_max",)
+
+    def __init__(self, setup):
+        super().__init__(setup.options.prompt_lookup_max)
+
+    def learn(self, context, proposal, logits):
+        assert torch.equal(proposal.logits, logits)
+        assert len(proposal.hidden) == len(logits) == len(proposal) + 1
+
+
+@pytest.mark.parametrize("drafter", ["ngram", "tree", "draft"])
+@pytest.mark.parametrize("mode", ["sd", "lr+sd"])
+def test_rules_and_drafters_see_the_rows_of_their_proposals(drafter, mode):
+    engine = toy_engine()
+    rule = LooksRule()
+    learns = LooksDrafter if drafter == "ngram" else None
+    variant = Variant(rule=lambda: rule, drafter=learns, settings={"drafter": drafter})
+    plain = emitted(ask(engine, "bacdbb", ByContent(), mode="ar"))
+    steps = emitted(ask(engine, "bacdbb", variant=variant, mode=mode))
+    assert mode == "lr+sd" or steps == plain
+    assert any(len(proposal) for proposal in rule.proposals)
+    for proposal in rule.proposals:
+        assert len(proposal.hidden) == len(proposal) + 1
+        normed = engine.target.logits(proposal.hidden)
+        torch.testing.assert_close(normed, proposal.logits)
+
+
+class Short(StepSource):
+    """Gives up every draft step at the sixth token."""
+
+    def goes_on(self, tokens, logprobs):
+        assert len(tokens) == len(logprobs)
+        return len(tokens) < 6
+
+
+LEARNS = Variant(drafter=LooksDrafter, rule=LooksRule)
+SHORT = Variant(step_source=Short())
+
+
+@pytest.mark.parametrize(
+    ("noun", "variant", "options"),
+    [
+        ("layers.0", Variant(Witness(READ, layer="layers.7")), {}),
+        ("layer", replace(LEARNS, verifier=Witness(READ, layer="layers.0")), {}),
+        ("ignores", LEARNS, {"coupling": "shared", "mode": "sd"}),
+        ("ignores", LEARNS, {"drafter": "tree"}),
+        ("ignores", LEARNS, {"prompt_lookup_min": 2}),
+        ("draft_floor", SHORT, {"draft_floor": -2.0}),
+        ("goes_on", SHORT, {"driver": "overlapped"}),
+    ],
+)
+def test_what_cannot_be_given_or_followed_is_refused(noun, variant, options):
+    tokens = {"mode": "lr+sd"} if variant.drafter else {}
+    with pytest.raises(SettingError, match=noun):
+        emitted(ask(toy_engine(), variant=variant, **(tokens | options)))
+
+
+def test_a_drafter_may_follow_an_option():
+    emitted(ask(toy_engine(), variant=LEARNS, mode="lr+sd", prompt_lookup_max=5))
+
+
+@pytest.mark.parametrize("schedule", ["sync", "paper", "depth"])
+def test_a_step_that_does_not_go_on_reaches_no_verifier(schedule):
+    witness = Witness(Requires.TARGET_STEP)
+    longest = []
+    for question, seed in product(QUESTIONS, range(3)):
+        options = {"schedule": schedule, "seed": seed}
+        answer = ask(toy_engine(), question, witness, SHORT, **options)
+        emitted(answer)
+        written = [e for _, e in answer.trace.events if isinstance(e, StepWritten)]
+        drafts = [len(e.step.tokens) for e in written if e.role is Role.DRAFT]
+        longest.append(max(drafts))
+    assert max(longest) == 6
+    assert witness.pairs
+    assert all(len(pair.draft.tokens) < 6 for pair in witness.pairs)
+
+
+class Letters(StepSource):
+    """Writes a random letter and a blank line for each alternative."""
+
+    def __init__(self):
+        self.batches = []
+
+    def write(self, places):
+        self.batches.append(places)
+        return [[5 + place.stream.key(0) % 6, 0] for place in places]
+
+
+def test_a_step_source_writes_all_alternatives_at_once_and_its_time_counts():
+    source = Letters()
+    answer = ask(toy_engine(), "bacdbb", variant=Variant(step_source=source), width=2)
+    emitted(answer)
+    for first, second in source.batches:
+        assert (first.sibling, second.sibling, first.prompt) == (0, 1, 6)
+        assert first.tokens == second.tokens and first.stream != second.stream
+    passes = [e for _, e in answer.trace.events if isinstance(e, ForwardPass)]
+    batches = [e for e in passes if (e.role, e.tokens) == (Role.DRAFT, 4)]
+    assert len(batches) == len(source.batches) > 0
+    assert all(event.seconds > 0 for event in batches)
+
+
+def of_target(answer, kind, role=Role.TARGET):
+    """The target's events of a kind, or another role's."""
     events = [event for _, event in answer.trace.events if isinstance(event, kind)]
-    return [event for event in events if event.role is Role.TARGET]
+    return [event for event in events if event.role is role]
 
 
 def test_the_target_reads_no_token_twice():
@@ -152,6 +334,23 @@ def test_the_target_reads_no_token_twice():
     computed = sum(event.tokens for event in of_target(answer, ForwardPass))
     twice = len(witness.pairs) + len(steps)
     assert computed <= len(answer.question.prompt) + drafted + written + twice
+
+
+@pytest.mark.parametrize("drafter", ["draft", "tree"])
+@pytest.mark.parametrize("depth", [1, 3])
+@pytest.mark.parametrize("driver", ["lockstep", "overlapped"])
+def test_the_draft_reads_the_prompt_once_in_each_cache(drafter, depth, driver):
+    """It writes steps and proposes tokens for corrections. In one process both are on
+    one cache; in two, what it has read to propose tokens stays there."""
+    engine = toy_engine(worker=DraftWorker(ToyDraft(), as_thread=True))
+    options = {"mode": "lr+sd", "drafter": drafter, "depth": depth, "driver": driver}
+    answer = ask(engine, 8 * "bacdbb", Reader(), **options)
+    origins = {e.origin for e in emitted(answer)}
+    engine.close()
+    assert origins >= {Origin.ACCEPTED, Origin.CORRECTION}
+    passes = of_target(answer, ForwardPass, Role.DRAFT)
+    long = [event.tokens for event in passes if event.tokens > 40]
+    assert len(long) == (1 if driver == "lockstep" else 2)
 
 
 def test_reading_draft_steps_takes_no_pass_of_its_own():

@@ -11,6 +11,7 @@ from toy_kit import random_model
 from lr.engine.runner import ModelRunner
 from lr.errors import ContextError, OutOfBlocks, ProtocolError, SettingError
 from lr.model.attention import REFERENCE, SDPA
+from lr.spec.runner import take_over
 
 V = 23
 
@@ -94,6 +95,25 @@ def test_what_cannot_be_computed_is_refused():
     model_runner.close(branch)
     with pytest.raises(ProtocolError):
         model_runner.forward([branch])
+
+
+def test_a_branch_takes_over_what_another_has_computed():
+    model_runner = runner()
+    text = tokens(9, 0)
+    other = [(text[7] + 1) % V]
+    read, branch = model_runner.open(text[:7] + other), model_runner.open(text[:3])
+    model_runner.forward([read, branch])
+    branch.extend(text[3:])
+    take_over(model_runner, branch)
+    assert branch.tokens == text and branch.num_computed_tokens == 7
+    assert list(model_runner.branches) == [read, branch]
+    assert close(model_runner.forward([branch])[0], alone(text)[-1])
+    before = state(model_runner, [read, branch])
+    take_over(model_runner, branch)  # there is nothing more to take
+    assert state(model_runner, [read, branch]) == before
+    for each in (read, branch):
+        model_runner.close(each)
+    assert model_runner.cache.pool.num_free == 64 and not model_runner.branches
 
 
 def test_out_of_blocks_changes_nothing():

@@ -199,7 +199,7 @@ def test_what_could_not_be_graded_is_told_apart(grader):
     assert "gold" in grader.compare("", "5")[1]
 
 
-RULES = "_COMPOSED _FRACTIONS_AND_ROOTS _BLANKS_AND_MONEY _REWRITES".split()
+RULES = "_COMPOSED _SIGNS _CHAIN _BARE _REWRITES".split()
 
 
 @pytest.mark.parametrize("module", [answers, programs, grading])

@@ -32,7 +32,7 @@ from lr.spec.protocol import (
 )
 from lr.spec.verifiers.base import verdict_by_form
 from lr.types import EmittedStep, Finish, Origin, Step, Verdict
-from lr.watch.scripted import Prefix, Script, ScriptedRun, Turn, cut
+from lr.watch.scripted import Prefix, Script, ScriptedRun, Turn, continued, cut
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,7 @@ class RandomScript:
     eos: float = 0.1
     cut: float = 0.1
     fails: float = 0.05
+    keeps: float = 0.0
 
     def _chance(self, *key: object) -> random.Random:
         return random.Random(repr((self.seed, *key)))
@@ -67,7 +68,11 @@ class RandomScript:
 
     def judge(self, prefix: Prefix, draft: Step, target: Step | None) -> Verdict:
         chance = self._chance("judge", prefix, draft, target)
-        return Verdict(chance.random() < self.aligned, f"a coin, {chance.random():.3f}")
+        aligned = chance.random() < self.aligned
+        why = f"a coin, {chance.random():.3f}"
+        if aligned or chance.random() >= self.keeps:
+            return Verdict(aligned, why)
+        return Verdict(False, why, keep=chance.randrange(len(draft.tokens)))
 
 
 def last_aligned(drafts: Sequence[Step], verdicts: Sequence[Verdict]) -> int | None:
@@ -116,6 +121,7 @@ def oracle(script: Script, config: SchedulerConfig) -> Expected:
         bonus = sync and level > 0
         emitted = EmittedStep(index, target, Origin.BONUS if bonus else Origin.TARGET)
         after = NodeId(index + 1, index + 1)
+        most = 0  # tokens that a verdict keeps
         for j in range(width):
             step = script.draft(prefix, j)
             if step is None:
@@ -127,8 +133,13 @@ def oracle(script: Script, config: SchedulerConfig) -> Expected:
                 after = node.child(j, config.width)
                 if config.choose is None:
                     break
-            elif emitted.origin is not Origin.ACCEPTED:
-                emitted = EmittedStep(index, target, Origin.CORRECTION, verdict, draft)
+            elif emitted.origin is not Origin.ACCEPTED and verdict.keep >= most:
+                most = verdict.keep  # the one that keeps most decides, or the last
+                begun = draft.tokens[:most]
+                own = target
+                if not config.needs_target_step or target.tokens[:most] != begun:
+                    own = cut(continued(target, begun), limit)
+                emitted = EmittedStep(index, own, Origin.CORRECTION, verdict, draft)
         expected.chain.append(emitted)
 
 
@@ -175,8 +186,10 @@ class Clerk:
                 self._announce(*children)
                 for child in children:
                     self._begin(Work(WorkKind.DRAFT, child), node)
-            case Target(node, limit):
-                assert limit > 0
+            case Target(node, limit, begun):
+                assert limit > len(begun)
+                if begun:  # the target writes again
+                    self.ended.discard(Work(WorkKind.TARGET, node))
                 self._begin(Work(WorkKind.TARGET, node), node)
             case Judge(node, parent, _, None):
                 self._begin(Work(WorkKind.JUDGE, node), parent)

@@ -22,6 +22,7 @@ scripts = st.builds(
     eos=chances,
     cut=chances,
     fails=chances,
+    keeps=st.sampled_from([0.0, 0.7]),
 )
 limits = st.builds(
     Limits,

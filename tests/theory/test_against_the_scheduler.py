@@ -85,7 +85,7 @@ def test_the_product_exactly():
     config = SchedulerConfig(ENDLESS, Schedule.PAPER, 3)
     outcomes = Replay([True, True, False])
 
-    def seconds(faster: float) -> float:
+    def seconds(faster):
         target, draft = Constant(1 / faster), Constant(0.2 / faster)
         return simulate(config, World(outcomes, target, draft), 30).seconds
 

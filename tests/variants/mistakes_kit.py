@@ -133,7 +133,8 @@ def segmenter(ends):
 
 def source(step_after):
     part = derived(
-        StepSource, step_after=lambda self, tokens, prompt, sibling: step_after(tokens)
+        StepSource,
+        write=lambda self, places: [step_after(place.tokens) for place in places],
     )
     return Variant(step_source=part())
 
@@ -280,6 +281,15 @@ REFUSED = {
         judge=lambda self, pairs: Like.judge(self, pairs)[:-1]
     ),
     "a_score_that_is_not_a_number": lambda reasoner: scores(lambda pair: NAN),
+    "an_accepted_step_of_which_a_part_is_kept": lambda reasoner: verdicts(
+        lambda pair: Verdict(True, "x", keep=1)
+    ),
+    "a_step_that_is_rejected_and_kept_whole": lambda reasoner: verdicts(
+        lambda pair: Verdict(False, "x", keep=len(pair.draft.tokens))
+    ),
+    "log_p_of_a_step_that_is_not_required": lambda reasoner: verifier(
+        requires=Requires.OWN_LOGPROBS
+    ),
     # choices
     "a_choice_that_is_not_aligned": lambda reasoner: chooser(
         lambda verdicts: 0, lambda pair: Verdict(False, "x", 1.0)
@@ -298,6 +308,9 @@ REFUSED = {
         lambda tokens: "Then Ben has 10 coins.\n\n"
     ),
     "a_step_outside_the_vocabulary": lambda reasoner: source(lambda tokens: [99999, 5]),
+    "a_step_source_with_a_method_of_yesterday": lambda reasoner: Variant(
+        step_source=derived(StepSource, step_after=lambda self, tokens: None)()
+    ),
     # drafters
     "a_q_that_sums_to_less": lambda reasoner: drawn(lambda p: replace(p, q=p.q * 0.9)),
     "a_rounded_q": lambda reasoner: drawn(
@@ -319,6 +332,9 @@ REFUSED = {
         lambda o, p_rows: replace(o, probability=o.probability * 0.9)
     ),
     # variants
+    "a_layer_that_no_model_has": lambda reasoner: Variant(
+        rule=derived(RejectRule, requires=Requires.HIDDEN, layer="layers.99")
+    ),
     "a_misspelt_setting": lambda reasoner: Variant(Like(), settings={"widht": 3}),
     "a_class_for_an_object": lambda reasoner: Variant(Like),
     "a_verifier_in_mode_sd": lambda reasoner: Variant(Like(), settings={"mode": "sd"}),
@@ -345,6 +361,7 @@ BROKEN = {
     "a_memo_by_identity": lambda reasoner: verdicts(
         lambda pair: STORE.setdefault(id(pair), Like().verdict(pair))
     ),
+    "a_claim_to_be_lossless": lambda reasoner: verifier(lossless=True),
     "the_pairs_are_kept": lambda reasoner: verdicts(keep_the_pair),
     # controllers and segmenters
     "one_controller_made_again_and_again": lambda reasoner: shared_controller(),

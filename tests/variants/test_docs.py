@@ -14,20 +14,20 @@ from lr.variants.loading import VARIANTS
 PAGE = (ROOT / "docs" / "variants.md").read_text(encoding="utf-8")
 
 
-def test_the_examples_run_and_keep_their_contracts() -> None:
+def test_the_examples_run_and_keep_their_contracts():
     names: dict[str, Any] = {"__name__": "guide"}
     for number, block in enumerate(re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)):
         exec(compile(block, f"docs/variants.md, example {number}", "exec"), names)
     for variant in (
         Variant(names["Penalised"](0.01, -1.5)),
-        Variant(drafter=names["LastSeen"]),
+        Variant(step_source=names["Again"](())),
         Variant(rule=names["Sure"]),
     ):
         [findings] = check_parts(lambda variant=variant: variant)  # type: ignore[misc]
         assert findings.broken == []
 
 
-def test_the_page_names_every_part_and_every_variant() -> None:
+def test_the_page_names_every_part_and_every_variant():
     for part in PARTS:
         assert f"| `{part.field}` |" in PAGE
     for name in VARIANTS:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from lr.errors import SettingError
@@ -29,8 +27,8 @@ class Longer(Verifier, StepSource):
     def judge(self, pairs):
         return [Verdict(len(pair.draft.tokens) >= self.least, "x") for pair in pairs]
 
-    def step_after(self, tokens, prompt, sibling):
-        return None
+    def write(self, places):
+        return [None for _ in places]
 
 
 class Deep(Controller):
@@ -83,12 +81,12 @@ def fails(reasoner):
 
 
 @pytest.fixture(scope="module")
-def reasoner() -> Reasoner:
+def reasoner():
     return Reasoner()
 
 
 @pytest.fixture(scope="module")
-def plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def plugin(tmp_path_factory):
     path = tmp_path_factory.mktemp("plugins") / "plugin.py"
     path.write_text(PLUGIN, encoding="utf-8")
     return path
@@ -107,9 +105,7 @@ def plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("Mine", ["rule"]),
     ],
 )
-def test_functions_and_classes_of_a_part_are_variants(
-    reasoner: Reasoner, plugin: Path, name: str, fields: list[str]
-) -> None:
+def test_functions_and_classes_of_a_part_are_variants(reasoner, plugin, name, fields):
     variant = load_variant(f"{plugin}:{name}", reasoner)
     assert [part.field for part in variant.replaced] == fields
     assert variant.name == f"{plugin}:{name}" and variant.file == str(plugin)
@@ -117,9 +113,7 @@ def test_functions_and_classes_of_a_part_are_variants(
         assert variant.verifier.least == 9  # type: ignore[union-attr]
 
 
-def test_a_controllers_class_gives_each_answer_its_own(
-    reasoner: Reasoner, plugin: Path
-) -> None:
+def test_a_controllers_class_gives_each_answer_its_own(reasoner, plugin):
     variant = load_variant(f"{plugin}:Deep(most=3)", reasoner)
     first, second = variant.make("controller"), variant.make("controller")
     assert first is not second and first.most == 3
@@ -140,26 +134,22 @@ def test_a_controllers_class_gives_each_answer_its_own(
         "FILE:Needs",
     ],
 )
-def test_what_cannot_be_loaded_is_refused(
-    reasoner: Reasoner, plugin: Path, name: str
-) -> None:
+def test_what_cannot_be_loaded_is_refused(reasoner, plugin, name):
     with pytest.raises(SettingError, match="variant"):
         load_variant(name.replace("FILE", str(plugin)), reasoner)
 
 
-def test_a_part_without_its_name_is_refused(reasoner: Reasoner, plugin: Path) -> None:
+def test_a_part_without_its_name_is_refused(reasoner, plugin):
     variant = load_variant(f"{plugin}:Unnamed", reasoner)
     with pytest.raises(VariantError, match="name"):
         variant.make("rule")
 
 
-def test_a_plugins_own_exception_keeps_its_traceback(
-    reasoner: Reasoner, plugin: Path
-) -> None:
+def test_a_plugins_own_exception_keeps_its_traceback(reasoner, plugin):
     with pytest.raises(RuntimeError, match="no such luck"):
         load_variant(f"{plugin}:fails", reasoner)
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_every_variant_of_the_package_loads(reasoner: Reasoner, name: str) -> None:
+def test_every_variant_of_the_package_loads(reasoner, name):
     assert isinstance(load_variant(name, reasoner), Variant)

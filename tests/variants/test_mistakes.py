@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,12 +21,12 @@ KIND = "every value is of the kind that is expected"
 
 
 @pytest.fixture(scope="module")
-def reasoner() -> Iterator[Reasoner]:
+def reasoner():
     with Reasoner(dtype=torch.float64) as reasoner:
         yield reasoner
 
 
-def load(table: str, name: str, reasoner: Reasoner) -> Variant:
+def load(table, name, reasoner):
     """A mistake from a new run of its file."""
     members: dict[str, Any] = {"__name__": kit.__name__}
     exec(CODE, members)
@@ -35,7 +34,7 @@ def load(table: str, name: str, reasoner: Reasoner) -> Variant:
     return variant
 
 
-def who_notices(make: Callable[[], Variant], reasoner: Reasoner) -> str:
+def who_notices(make, reasoner):
     """As `lr check` does it."""
     try:
         parts = list(check_parts(make))
@@ -53,31 +52,29 @@ def who_notices(make: Callable[[], Variant], reasoner: Reasoner) -> str:
     return "SHOWN" if remarks or idle_parts(make(), results) else "HARMLESS"
 
 
-def cases(*tables: str) -> list[tuple[str, str]]:
+def cases(*tables):
     return [(table, name) for table in tables for name in vars(kit)[table]]
 
 
 @pytest.mark.parametrize(("table", "name"), cases("REFUSED", "RAISED"))
-def test_a_mistake_stops_the_variant(reasoner: Reasoner, table: str, name: str) -> None:
+def test_a_mistake_stops_the_variant(reasoner, table, name):
     assert who_notices(partial(load, table, name, reasoner), reasoner) == table
 
 
 @pytest.mark.ci
 @pytest.mark.parametrize(("table", "name"), cases("BROKEN", "SHOWN", "HARMLESS"))
-def test_a_mistake_is_noticed(reasoner: Reasoner, table: str, name: str) -> None:
+def test_a_mistake_is_noticed(reasoner, table, name):
     assert who_notices(partial(load, table, name, reasoner), reasoner) == table
 
 
 @pytest.mark.parametrize("name", kit.FINE)
-def test_what_is_correct_passes(reasoner: Reasoner, name: str) -> None:
+def test_what_is_correct_passes(reasoner, name):
     make = partial(load, "FINE", name, reasoner)
     assert who_notices(make, reasoner) in ("HARMLESS", "SHOWN")
 
 
 @pytest.mark.parametrize("name", kit.REFUSED)
-def test_a_wrong_value_is_refused_in_an_answer_too(
-    reasoner: Reasoner, name: str
-) -> None:
+def test_a_wrong_value_is_refused_in_an_answer_too(reasoner, name):
     with pytest.raises(LRError):  # noqa: PT012
         variant = load("REFUSED", name, reasoner)
         reasoner.generate(QUESTIONS[0], variant=variant, max_tokens=30)
@@ -97,9 +94,7 @@ class ByHash(Verifier):
 
 
 @pytest.mark.ci
-def test_a_verdict_by_the_hash_of_a_text_is_found_in_another_process(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_verdict_by_the_hash_of_a_text_is_found_in_another_process(tmp_path, capsys):
     file = tmp_path / "by_hash.py"
     file.write_text(BY_HASH, "utf-8")
     with pytest.raises(SystemExit):

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 
 import pytest
 import torch
 
 from lr.reasoner import Reasoner
-from lr.result import Result
 from lr.spec.protocol import Emit
 from lr.tiny.language import Split, problem
 from lr.types import Origin
@@ -21,7 +19,7 @@ from lr.watch.words import setting_of
 
 
 @pytest.fixture(scope="module")
-def reasoner() -> Iterator[Reasoner]:
+def reasoner():
     with Reasoner(verifier="judge", dtype=torch.float64) as reasoner:
         yield reasoner
 
@@ -29,28 +27,26 @@ def reasoner() -> Iterator[Reasoner]:
 QUESTION = problem(Split.TEST, 0, 0).question
 
 
-def answer(reasoner: Reasoner, name: str) -> Result:
+def answer(reasoner, name):
     variant = load_variant(name, reasoner)
     return reasoner.generate(QUESTION, variant=variant, max_tokens=60, seed=1)
 
 
-def test_the_kit_asks_about_the_tokens_of_the_tiny_models(reasoner: Reasoner) -> None:
+def test_the_kit_asks_about_the_tokens_of_the_tiny_models(reasoner):
     codec = reasoner.codec
     assert codec.vocab_size == VOCAB_SIZE
     assert set(codec.eos_ids) == {EOS}
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_a_variant_of_the_package_passes_lr_check(
-    reasoner: Reasoner, name: str
-) -> None:
+def test_a_variant_of_the_package_passes_lr_check(reasoner, name):
     make = partial(load_variant, name, reasoner)
     parts = list(check_parts(make))
     answers, _ = check_answers(make, reasoner, QUESTIONS[:2], max_tokens=30)
     assert [fault for findings in (*parts, answers) for fault in findings.broken] == []
 
 
-def test_best_of_takes_the_likeliest(reasoner: Reasoner) -> None:
+def test_best_of_takes_the_likeliest(reasoner):
     events = [event for _, event in answer(reasoner, "best_of").trace.events]
     emits = [event for event in events if isinstance(event, Emit)]
     accepted = [e for e in emits if e.emitted.origin is Origin.ACCEPTED]
@@ -60,7 +56,7 @@ def test_best_of_takes_the_likeliest(reasoner: Reasoner) -> None:
         assert len(emit.verdicts) == 3 and emit.verdicts[-1].score == max(scores)
 
 
-def test_a_step_is_accepted_from_the_threshold_on(reasoner: Reasoner) -> None:
+def test_a_step_is_accepted_from_the_threshold_on(reasoner):
     steps = answer(reasoner, "specreason(threshold=0.7)").steps
     scores = [(s.verdict.score, s.origin) for s in steps if s.verdict]
     scored = [(score, origin) for score, origin in scores if score is not None]
@@ -69,12 +65,12 @@ def test_a_step_is_accepted_from_the_threshold_on(reasoner: Reasoner) -> None:
         assert (origin is Origin.ACCEPTED) == (score >= 0.7)
 
 
-def test_adaptive_depth_changes_no_step(reasoner: Reasoner) -> None:
+def test_adaptive_depth_changes_no_step(reasoner):
     usual = reasoner.generate(QUESTION, max_tokens=60, seed=1)
     assert answer(reasoner, "adaptive(most=4)").text == usual.text
 
 
-def test_a_trace_says_what_the_variant_replaced(reasoner: Reasoner) -> None:
+def test_a_trace_says_what_the_variant_replaced(reasoner):
     variant = load_variant("token_recycling", reasoner)
     run = reasoner.run(QUESTION, variant=variant, max_tokens=20)
     run.finish()
@@ -85,8 +81,8 @@ def test_a_trace_says_what_the_variant_replaced(reasoner: Reasoner) -> None:
 
 
 def test_a_store_of_answers_is_cold_first_and_quicker_for_the_same_question_again(
-    reasoner: Reasoner,
-) -> None:
+    reasoner,
+):
     variant = load_variant("suffix_store", reasoner)
     options = {"max_tokens": 60, "seed": 1}
     plain = reasoner.generate(QUESTION, mode="ar", **options)

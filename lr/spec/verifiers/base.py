@@ -17,6 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Flag, auto
+from typing import Any, TypeVar
 
 from lr.errors import ProtocolError
 from lr.kvcache.branch import common_length
@@ -25,20 +26,41 @@ from lr.spec.checks import check_names, check_verdicts, refuse
 from lr.types import Finish, Role, Step, Verdict
 
 Decode = Callable[[Sequence[int]], str]  # token ids to text
+T = TypeVar("T")
 
 
 class Requires(Flag):
-    """What a pair must hold in addition to its prefix and draft step. Combine values
-    with `|`."""
+    """The evidence that a verifier, a rule or a drafter asks for; nothing is computed or
+    kept without. Combine values with `|`. A rule or a drafter finds LOGITS and HIDDEN
+    in the proposal; the others are for verifiers."""
 
     NOTHING = 0
     TARGET_STEP = auto()
     """The target's own step from the same prefix."""
+    OWN_LOGPROBS = auto()
+    """The target's log-probabilities of that step, from writing it."""
     TARGET_LOGPROBS = auto()
     """The target's log-probabilities of the draft step's tokens, from a prefill of that
     step."""
     DRAFT_LOGPROBS = auto()
     """The draft's own log-probabilities of these tokens, from writing them."""
+    LOGITS = auto()
+    """The target's raw logits at every place of the draft: before each token and after
+    the last."""
+    HIDDEN = auto()
+    """The target's hidden states at the same places, after the layer that `layer` names:
+    "norm" (the last one), or "layers.12"."""
+
+
+class Observer:
+    """A part that requires evidence; hidden states after `layer`."""
+
+    requires: Requires = Requires.NOTHING
+    layer: str = "norm"
+
+
+READ = Requires.TARGET_LOGPROBS | Requires.LOGITS | Requires.HIDDEN
+"""What the target has to read a draft step for."""
 
 
 @dataclass(frozen=True)
@@ -46,10 +68,11 @@ class Pair:
     """Two versions of one step. `prefix` holds the token ids before it, including the
     prompt.
 
-    Two fields are set if the verifier requires them. `logprobs[i]`: the natural
+    Some fields are set if the verifier requires them. `logprobs[i]`: the natural
     log-probability of the draft's token i given all tokens before it, under the
     target's raw logits; `draft_logprobs`: under the draft's, empty for a step that no
-    model drew.
+    model drew; `own_logprobs`: of the target's step, under its own. Row i of `logits`
+    [t + 1, v] and `hidden` [t + 1, e] stands before the draft's token i.
     `stream`: the randomness of this pair, for random decisions:
     `uniform(pair.stream.key(0))`; None if no models run. `index`: the step's number in
     the answer, or 0. `prompt`: how many tokens of `prefix` are the prompt.
@@ -60,6 +83,11 @@ class Pair:
     target: Step | None = None
     logprobs: tuple[float, ...] | None = None
     draft_logprobs: tuple[float, ...] | None = None
+    own_logprobs: tuple[float, ...] | None = None
+    logits: Any = field(
+        default=None, compare=False
+    )  # a tensor; no torch is needed here
+    hidden: Any = field(default=None, compare=False)  # likewise
     stream: Stream | None = field(default=None, compare=False)
     index: int = field(default=0, compare=False)
     prompt: int = 0
@@ -67,36 +95,37 @@ class Pair:
     @property
     def target_step(self) -> Step:
         """The target's step. Raises `ProtocolError` if the pair has none."""
-        if self.target is None:
-            raise ProtocolError(
-                "this pair has no target step, and the verifier needs one: its `requires` must "
-                "include Requires.TARGET_STEP."
-            )
-        return self.target
+        return _required(self.target, "TARGET_STEP")
 
     def logs(self, role: Role) -> tuple[float, ...]:
         """The log-probabilities of the draft step under a model; the draft's are empty
         for a step that no model drew. Raises `ProtocolError` if the pair has none."""
         logs = self.logprobs if role is Role.TARGET else self.draft_logprobs
-        if logs is None:
-            name = f"{role.name}_LOGPROBS"
-            raise ProtocolError(
-                f"this pair has no log-probabilities of the {role.value}, and the verifier "
-                f"needs them: its `requires` must include Requires.{name}."
-            )
-        return logs
+        return _required(logs, f"{role.name}_LOGPROBS")
 
 
-class Verifier(ABC):
+def _required(value: T | None, name: str) -> T:
+    if value is None:
+        raise ProtocolError(
+            f"this pair has no evidence of the kind {name}, and the verifier needs it: its "
+            f"`requires` must include Requires.{name}."
+        )
+    return value
+
+
+class Verifier(ABC, Observer):
     """Judges pairs, and chooses among the alternatives of a step. Write `name` and
     `judge`; the rest has defaults.
 
-    `requires`: what pairs given to `judge` must hold; without TARGET_STEP the target
-    writes a step only after a rejection. `passes`: forwards of its own models, or
-    requests, so far.
+    `requires`: what pairs given to `judge` must hold (`layer`: hidden states of which
+    layer); without TARGET_STEP the target writes a step only after a rejection.
+    `passes`: forwards of its own models, or requests, so far. `lossless`: whatever the
+    draft writes, the steps that are emitted have the target's distribution (`lr check`
+    adds it up: `theory/step_law.py`).
     """
 
     name: str  # in reports
+    lossless: bool = False
     requires: Requires = Requires.TARGET_STEP
     passes: int = 0
 
@@ -127,6 +156,7 @@ class ExactVerifier(Verifier):
     """
 
     name = "exact"
+    lossless = True
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
         verdicts = []
@@ -147,6 +177,10 @@ def check_verifier(verifier: object) -> Verifier:
     check_names("verifier", verifier, Verifier)
     if not isinstance(verifier.requires, Requires):
         refuse("verifier", verifier, f"requires = {verifier.requires!r}", "Requires")
+    own = Requires.OWN_LOGPROBS
+    if verifier.requires & (own | Requires.TARGET_STEP) == own:
+        expected = "TARGET_STEP beside OWN_LOGPROBS, which are about that step"
+        refuse("verifier", verifier, verifier.requires, expected)
     return verifier
 
 
@@ -212,6 +246,15 @@ def verdicts_of(verifier: Verifier, pairs: Sequence[Pair]) -> list[Verdict]:
     """The verifier's verdicts, checked."""
     if not pairs:
         return []
-    verdicts: list[Verdict] = verifier.judge(pairs)
-    check_verdicts(verifier.judge, verdicts, len(pairs))
+    verdicts: list[Verdict] = verifier.judge(tuple(pairs))
+    lengths = [len(pair.draft.tokens) for pair in pairs]
+    check_verdicts(verifier.judge, verdicts, lengths)
     return verdicts
+
+
+def verify(verifier: Verifier, pairs: Sequence[Pair]) -> list[Verdict]:
+    """V(ŝ, s) of each pair of two steps: by how they end, if that is enough."""
+    by_form = [verdict_by_form(pair.draft, pair.target_step) for pair in pairs]
+    unclear = [pairs[i] for i, verdict in enumerate(by_form) if not verdict]
+    judged = iter(verdicts_of(verifier, unclear))
+    return [verdict or next(judged) for verdict in by_form]

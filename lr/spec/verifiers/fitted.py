@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import compress
 from pathlib import Path
@@ -202,20 +202,17 @@ class FittedVerifier(Verifier):
         return at_least(self.threshold, p, f"fitted: P(same) = {p:.3f} ({listed})")
 
 
-def required(
-    names: Sequence[str] | Mapping[str, object], scorers: Mapping[str, Verifier]
-) -> Requires:
+def required(names: Collection[str], scorers: Mapping[str, Verifier]) -> Requires:
     """What pairs must hold for these signals."""
     requires = Requires.NOTHING  # the union of what the signals need
     for name in names:
-        requires |= (
-            scorers[name].requires if name in scorers else SIGNALS[name].requires
-        )
+        part = scorers.get(name) or SIGNALS[name]
+        requires |= part.requires
     return requires
 
 
 def values_of(
-    names: Sequence[str] | Mapping[str, object],
+    names: Collection[str],
     pairs: Sequence[Pair],
     decode: Decode,
     scorers: Mapping[str, Verifier],
@@ -229,12 +226,11 @@ def values_of(
     rows = []
     for number, pair in enumerate(pairs):
         texts = Texts(pair, decode)
-        rows.append(
-            {
-                name: scores[name][number]
-                if name in scores
-                else SIGNALS[name].measure(texts)
-                for name in names
-            }
-        )
+        row = {
+            name: scores[name][number]
+            if name in scores
+            else SIGNALS[name].measure(texts)
+            for name in names
+        }
+        rows.append(row)
     return rows

@@ -12,14 +12,12 @@ The model is known by two protocols, a `Runner` and a `TextCodec`. `named.py` ha
 further verifiers that ask a model.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import threading
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -71,7 +69,7 @@ class AnswerTokens(NamedTuple):
     tokens: tuple[int, ...]
 
     @classmethod
-    def of(cls, answers: Sequence[Sequence[int]]) -> AnswerTokens:
+    def of(cls, answers: Sequence[Sequence[int]]) -> Self:
         """From the token ids of each answer. Raises `SettingError` if no single token
         decides."""
         # of the common beginning
@@ -176,9 +174,9 @@ class AskingVerifier(Verifier):
 
     If the answers together have less than `least_mass` of the probability, the model
     would say something else: that is no verdict, and `patience` pairs of this kind in a
-    row are an error. `asked`: the model's name."""
+    row are an error. `codec`: the model's."""
 
-    asked: str
+    codec: TextCodec
     prefixes: PrefixCache
     answers: AnswerTokens
     least_mass: float = 0.01
@@ -210,7 +208,7 @@ class AskingVerifier(Verifier):
     def answered(self, p: Sequence[float], mass: float) -> Verdict:
         """The verdict, if there is one. Raises `NumericalError` or `SettingError`."""
         if math.isnan(mass):
-            raise not_finite(self.asked)
+            raise not_finite(self.codec.name)
         if mass >= self.least_mass:  # else the model would say something else
             self.unanswered = 0
             return self.verdict(p)
@@ -219,7 +217,7 @@ class AskingVerifier(Verifier):
         expected = (
             f"one that answers in the words of its prompt, without a thought: {why}"
         )
-        require(self.unanswered < self.patience, "judge", self.asked, expected)
+        require(self.unanswered < self.patience, "judge", self.codec.name, expected)
         return no_verdict(why)
 
     def verdict(self, p: Sequence[float]) -> Verdict:
@@ -299,19 +297,17 @@ class JudgeVerifier(AskingVerifier):
         prompt: str | None = None,
     ) -> None:
         require(0 <= threshold <= 1, "threshold", threshold, "a probability, 0 to 1")
-        codec = judge.codec
-        trained = codec.generation_config.get("judge_prompt", JUDGE_PROMPT)
-        self.codec = codec
-        self.asked = codec.name
+        self.codec = codec = judge.codec
         self.decode = decode
         self.threshold = threshold
+        trained = codec.generation_config.get("judge_prompt", JUDGE_PROMPT)
         self.prompt = prompt or str(trained)
         complete = "{first}" in self.prompt and "{second}" in self.prompt
         require(complete, "judge_prompt", self.prompt, "{first} and {second} in it")
         opening = codec.decode(codec.chat("0", enable_thinking=False))
         _, *thoughts = after_thoughts(opening)
         expected = "one that answers at once: its chat template opens a thought"
-        require(not thoughts, "judge", self.asked, expected)
+        require(not thoughts, "judge", codec.name, expected)
         # where "aligned]" and "unaligned]" part
         self.answers = AnswerTokens.of([codec.encode(answer) for answer in ANSWERS])
         # the judge goes on after "["

@@ -1,8 +1,6 @@
 """The verifiers that the paper compares with the judge (arXiv 2506.19830, Table 2), and
 the likelihood. `lr/engine/verifiers.py` makes each by its name."""
 
-from __future__ import annotations
-
 import hashlib
 from array import array
 from collections.abc import Callable, Sequence
@@ -74,13 +72,13 @@ class ScoreVerifier(AskingVerifier):
         reading: ScoreReading = ScoreReading.EXPECTED,
     ) -> None:
         require(0 <= threshold <= 9, "threshold", threshold, "a score, 0 to 9")
-        self.asked = target.codec.name
+        self.codec = codec = target.codec
         self.threshold = threshold
         self.reading = reading
         # " 0" .. " 9"
-        digits = [target.codec.encode(f" {digit}") for digit in range(10)]
+        digits = [codec.encode(f" {digit}") for digit in range(10)]
         self.answers = AnswerTokens.of(digits)
-        self.question = [*target.codec.encode(SCORE_QUESTION), *self.answers.common]
+        self.question = [*codec.encode(SCORE_QUESTION), *self.answers.common]
         self.prefixes = PrefixCache(target.runner)
 
     def row_of(self, pair: Pair) -> PromptRow:

@@ -21,7 +21,7 @@ from lr.errors import SettingError
 from lr.reasoner import Reasoner
 from lr.result import Result
 from lr.spec.checks import VariantError
-from lr.spec.variant import Given, Part, Variant
+from lr.spec.variant import Part, Variant
 from lr.trace import Stats
 from lr.types import Finish
 from lr.variants.kit import steps, tokens
@@ -58,9 +58,9 @@ def check_parts(make: Callable[[], Variant]) -> Iterator[Findings]:
 def part_anew(make: Callable[[], Variant], part: Part) -> Any:
     """The part of a new variant: its object, or what makes it."""
     variant = make()
-    if part.given is Given.OBJECT:
-        return getattr(variant, part.field)
-    return partial(variant.make, part.field)
+    if part.made:
+        return partial(variant.make, part.field)
+    return getattr(variant, part.field)
 
 
 def check_answers(

@@ -12,11 +12,15 @@ import random
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
+import torch
+
 from lr.rng import Stream
-from lr.spec.checks import check_bool, check_choice, check_number, check_step
-from lr.spec.variant import Controller, Progress, StepSource
+from lr.spec.checks import check_bool, check_choice, check_number, check_steps
+from lr.spec.protocol import Limits, Schedule, SchedulerConfig
+from lr.spec.variant import Controller, Place, Progress, StepSource
 from lr.spec.verifiers.base import (
     Pair,
     Requires,
@@ -24,6 +28,7 @@ from lr.spec.verifiers.base import (
     verdicts_of,
 )
 from lr.spec.write import Segmenter, TokenBytes
+from lr.theory.step_law import largest_difference, step_law
 from lr.types import Finish, Step, Verdict
 from lr.variants.kit.findings import (
     EOS,
@@ -31,6 +36,7 @@ from lr.variants.kit.findings import (
     Findings,
     same_everywhere,
 )
+from lr.variants.kit.tokens import EXACT, HIDDEN_SIZE, random_model
 
 
 def random_tokens(chance: random.Random, n: int) -> tuple[int, ...]:
@@ -63,12 +69,17 @@ def random_pairs(count: int, seed: int = 0) -> list[Pair]:
         # a sure model, an average one, one that is surprised by every token
         nats = chance.choice([0.01, 1.0, 9.0])
         p, q = ([-nats * chance.random() for _ in draft.tokens] for _ in range(2))
+        noise = torch.Generator().manual_seed(number)
+        rows = len(draft.tokens) + 1
         pair = Pair(
             prefix=random_tokens(chance, chance.randint(3, 12)),
             draft=draft,
             target=target,
             logprobs=tuple(p),
             draft_logprobs=() if number % 7 == 4 else tuple(q),
+            own_logprobs=tuple(-nats * (token % 9) for token in target.tokens),
+            logits=torch.randn(rows, VOCAB_SIZE, generator=noise),
+            hidden=torch.randn(rows, HIDDEN_SIZE, generator=noise),
             stream=Stream.root(seed).fold_in(number),
             index=number % 5,
             prompt=2,
@@ -83,6 +94,9 @@ def reduced(pairs: Sequence[Pair], needs: Requires) -> list[Pair]:
         "target": Requires.TARGET_STEP,
         "logprobs": Requires.TARGET_LOGPROBS,
         "draft_logprobs": Requires.DRAFT_LOGPROBS,
+        "own_logprobs": Requires.OWN_LOGPROBS,
+        "logits": Requires.LOGITS,
+        "hidden": Requires.HIDDEN,
     }
     dropped: dict[str, Any] = {
         name: None for name, need in fields.items() if need not in needs
@@ -93,7 +107,7 @@ def reduced(pairs: Sequence[Pair], needs: Requires) -> list[Pair]:
 def alike(a: Verdict, b: Verdict) -> bool:
     """Whether two verdicts are the same, with scores equal up to rounding."""
     close = math.isclose(a.score or 0, b.score or 0, rel_tol=1e-5, abs_tol=1e-6)
-    return close and a.aligned == b.aligned
+    return close and (a.aligned, a.keep) == (b.aligned, b.keep)
 
 
 def check_verifier(findings: Findings, anew: Callable[[], Verifier]) -> None:
@@ -125,6 +139,8 @@ def check_verifier(findings: Findings, anew: Callable[[], Verifier]) -> None:
         "a pair that holds more than `requires` names gets the same verdict",
     )
     same_everywhere(findings, anew, choose, random_alternatives())
+    if verifier.lossless:
+        check_lossless(findings, verifier)
 
     # pairs that nobody else holds: what is alive in the end was kept
     new = reduced(random_pairs(40, seed=1), verifier.requires)
@@ -135,6 +151,25 @@ def check_verifier(findings: Findings, anew: Callable[[], Verifier]) -> None:
     gc.collect()
     held = sum(reference() is not None for reference in references)
     findings.must(held <= 10, "no pair is kept (no leak)", f"{held} of 40 still held")
+
+
+def check_lossless(findings: Findings, verifier: Verifier) -> None:
+    """The answers have the target's distribution, by exploring the scheduler."""
+    config = SchedulerConfig(
+        Limits(max_tokens=3, max_step_tokens=2),
+        needs_target_step=Requires.TARGET_STEP in verifier.requires,
+        choose=verifier.choose if verifier.chooses else None,
+    )
+    target, draft = (cache(random_model(seed, 2)) for seed in (1, 2))
+    plain = step_law(verifier, target, draft, replace(config, depth=0))
+    for schedule, depth, width in ((Schedule.SYNC, 2, 1), (Schedule.DEPTH, 1, 2)):
+        ahead = replace(config, schedule=schedule, depth=depth, width=width)
+        error = largest_difference(step_law(verifier, target, draft, ahead), plain)
+        findings.must(
+            error < EXACT,
+            "a lossless verifier emits the target's steps, by exploring the scheduler",
+            f"probabilities that differ by {error:.3g}",
+        )
 
 
 Alternatives = tuple[list[Step], list[Verdict]]
@@ -196,16 +231,25 @@ def check_controller(
 
 
 def check_step_source(findings: Findings, anew: Callable[[], StepSource]) -> None:
-    """A pure function."""
+    """Steps depend on their places alone, whatever else is in the batch."""
 
-    def write(source: StepSource, tokens: tuple[int, ...]) -> Any:
-        step = source.step_after(tokens, 2, len(tokens) % 3)
-        check_step(source, step, VOCAB_SIZE)
-        return step
+    def write(source: StepSource, places: Sequence[Place]) -> Any:
+        steps = source.write(places)
+        check_steps(source, steps, len(places), VOCAB_SIZE)
+        return [None if step is None else tuple(step) for step in steps]
 
     chance = random.Random(5)
     texts = [random_tokens(chance, n) for n in range(2, 60)]
-    same_everywhere(findings, anew, write, texts)
+    places = [
+        Place(text, 2, len(text) % 3, Stream.root(number))
+        for number, text in enumerate(texts)
+    ]
+    alone = same_everywhere(findings, anew, write, [[place] for place in places])
+    findings.equal(
+        write(anew(), places[::-1])[::-1],
+        [step for [step] in alone],
+        "a step depends on its own place alone, not on its batch",
+    )
 
 
 def check_segmenter(

@@ -16,6 +16,7 @@ import gc
 import random
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -37,6 +38,7 @@ from lr.spec.checks import check_list
 from lr.spec.proposal import ROOT, Draws, Proposal, check_proposal
 from lr.spec.sampling import sample
 from lr.spec.token_sd import Context, Drafter, DrafterSetup, Speculation, speculate
+from lr.spec.verifiers.base import Requires
 from lr.theory.exact import (
     Model,
     certain_drafts,
@@ -54,6 +56,7 @@ LIMIT = 5.5  # standard errors
 GROWTH = 1000  # bytes: less than eight texts take, more than a pool's lists vary
 ROUNDS = 300
 VOCABULARY = 48
+HIDDEN_SIZE = 16
 CHAINS = [tuple(range(ROOT, n - 1)) for n in range(1, 7)]
 TREES = [(ROOT, ROOT), (ROOT, 0, 0), (ROOT, ROOT, 0, 1)]
 WORLDS = ((2, 0.0, 6), (3, 0.0, 3), (3, 0.4, 3), (3, 1.0, 3))
@@ -91,6 +94,16 @@ def greedy(model: Model) -> Model:
     )
 
 
+def observed(proposal: Proposal, target: Model, rule: AcceptanceRule) -> Proposal:
+    """The proposal with the evidence that the rule requires."""
+    if not rule.requires:
+        return proposal
+    logits = (target_rows(target, proposal) + 1e-9).log()  # [n + 1, v]
+    noise = torch.Generator().manual_seed(len(proposal))
+    hidden = torch.randn(len(logits), HIDDEN_SIZE, generator=noise)
+    return replace(proposal, logits=logits, hidden=hidden)
+
+
 def check_rule(
     findings: Findings, anew: Callable[[], Callable[[], AcceptanceRule]]
 ) -> None:
@@ -99,16 +112,17 @@ def check_rule(
     rule = anew()()
     errors = {}  # by world
     for v, zeros, longest in WORLDS:
-        target = random_model(1, v, zeros % 1)
-        if zeros == 1.0:
-            target = greedy(target)
+        soft = random_model(1, v, zeros % 1)
+        target = greedy(soft) if zeros == 1.0 else soft
         draft = random_model(2, v, zeros % 1)  # at temperature 0 it may still draw
         worst = 0.0
         for parents in [*CHAINS[:longest], *(TREES if rule.trees else [])]:
             kinds = [drawn_drafts(draft, parents), certain_drafts(draft, parents)]
             if parents in TREES:
                 kinds.append(drawn_drafts(draft, parents, replace=False))
-            for drafts in map(list, kinds):
+            for kind in kinds:
+                # the logits are soft at any temperature
+                drafts = [(weight, observed(p, soft, rule)) for weight, p in kind]
                 # of all proposals of this shape: they differ in drafts beyond a place
                 stops: Stops = {}
                 for _, proposal in drafts:
@@ -129,7 +143,7 @@ def check_rule(
         )
     else:
         findings.remarks.append(f"not lossless: total variation up to {worst:.3g}")
-        if errors[3, 1.0] < EXACT:
+        if errors[3, 1.0] < EXACT and not rule.requires:
             strict = "at temperature 0 it keeps the target's likeliest tokens only"
             findings.remarks.append(f"{strict}: p is one-hot there")
 
@@ -145,7 +159,8 @@ def check_rule(
     questions = []
     for number, (_, proposal) in enumerate(drafts):
         draws = Draws(Stream.root(5).fold_in(number), number)
-        questions.append((target_rows(target, proposal), proposal, draws))
+        shown = observed(proposal, target, rule)
+        questions.append((target_rows(target, proposal), shown, draws))
     same_everywhere(findings, anew, decide, questions)
 
 
@@ -225,6 +240,8 @@ def write_rounds(
 def rounds_of(drafter: Drafter, numbers: Sequence[int]) -> list[Any]:
     """What it proposes for these texts, which are closed afterwards."""
     target = random_runner(layers=2)
+    if Requires.HIDDEN in drafter.requires:
+        target.watch("norm")
     speculation = Speculation(drafter, MatchRule(), 4, checked=True)
     branches = [target.open(TEXTS[number]) for number in numbers]
     proposed: list[list[Any]] = [[] for _ in numbers]

@@ -10,8 +10,6 @@ compares `player/style.css`), the terminal and all figures. Colour-blind readers
 tell them apart, and no picture relies on colour alone. Only drawing imports matplotlib
 (the extra `plot`). Read next: `tree.py`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec

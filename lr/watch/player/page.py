@@ -9,8 +9,6 @@ states up and never computes one, so seeking is fast in a long trace. Texts of a
 reach the page as JSON and are shown as text, never as markup. Read next: `states.js`,
 which looks states up; `figures/tree.py`, which decides what a box says."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Sequence

@@ -3,8 +3,6 @@ the race against plain decoding on the same clock (docs/player.md).
 
 The race counts passes of the target, which are the same on every machine."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import accumulate
 from textwrap import shorten

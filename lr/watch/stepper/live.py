@@ -85,6 +85,8 @@ class LiveSource(Source):
         self.runners: dict[str, ModelRunner] = self.loop.borrowed
         self.loop.add(self.answer)
         self.recorders: dict[str, CacheRecorder] = {}
+        # Of this side alone: a side must not go on from the other's branches.
+        self.branches = {name: runner.branches for name, runner in self.runners.items()}
         for name, runner in self.runners.items():
             recorder = runner.cache.observer
             assert isinstance(recorder, CacheRecorder)  # since the trace is detailed
@@ -130,7 +132,8 @@ class LiveSource(Source):
         shared += [*self.runners.values(), *answer.pairs.values()]
         copies |= {id(thing): thing for thing in shared}
         twin = copy.copy(self)  # then what differs
-        twin.loop, twin.answer = copy.deepcopy((self.loop, answer), copies)
+        parts = (self.loop, answer, self.branches)
+        twin.loop, twin.answer, twin.branches = copy.deepcopy(parts, copies)
         # 3. A source of its own.
         Source.__init__(twin, TraceFile(self.header, list(self.records)))
         twin.forced = twin.answer.forced
@@ -159,6 +162,7 @@ class LiveSource(Source):
         self._paused = now
         for name, runner in self.runners.items():
             runner.cache.observer = self.recorders[name]
+            runner.branches = self.branches[name]
             role = Role.TARGET if name == "target" else Role.DRAFT
             runner.observer = partial(self.loop.passed, role)
 

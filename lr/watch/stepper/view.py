@@ -7,8 +7,6 @@ are blue, the target's yellow, the verifier's magenta. `figures/tree.py` decides
 the tree contains. `node_view` shows one node, with every token's
 acceptance; `cache_view` shows who holds which block."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 

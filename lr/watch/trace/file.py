@@ -11,8 +11,6 @@ docs/trace.md describes the format, its versions, and how a file that was cut sh
 read. Any other fault raises `TraceError` with the number of the line. Read next:
 `state.py`."""
 
-from __future__ import annotations
-
 import codecs
 import json
 from base64 import b64decode, b64encode

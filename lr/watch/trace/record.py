@@ -27,7 +27,9 @@ def header_of(answer: Answer) -> Header:
     options = question.options
     caches = ["target"]  # their names, as the recorder gives them
     caches += ["draft"] * options.looks_ahead
-    caches += ["drafter"] * options.drafts_tokens
+    overlaps = options.driver == "overlapped"
+    if options.drafts_tokens and (overlaps or not options.looks_ahead):
+        caches.append("drafter")
     size = {"blocks": question.num_blocks or question.blocks, "block_size": BLOCK_SIZE}
     facts = ["target", "device", "dtype"]
     facts += ["draft"] * bool(options.needs_draft)
