@@ -32,7 +32,7 @@ from lr.model.device import can_share_weights, is_one_gpu, own_stream
 from lr.model.qwen import CausalLM
 from lr.options import GenerateOptions, Mode
 from lr.spec.variant import Variant, apply_settings
-from lr.spec.verifiers.base import READ, Verifier
+from lr.spec.verifiers.base import NEEDS_READING, Verifier
 from lr.types import Role, require
 
 ROUND = 256  # blocks; CUDA caches are rounded up, so a longer question can use cache and graphs too
@@ -137,7 +137,7 @@ class Engine:
             )
         limits = limits_of(options, len(prompt), self.target.config, draft.config)
         verifier = variant.verifier or verifier
-        reads = options.looks_ahead and bool(verifier.requires & READ)
+        reads = options.looks_ahead and bool(verifier.requires & NEEDS_READING)
         longest = len(prompt) + limits.max_tokens  # tokens on a branch
         target = self.target
         models = {**self.names, "device": target.device, "dtype": target.dtype}

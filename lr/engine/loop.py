@@ -36,7 +36,7 @@ from lr.errors import SettingError
 from lr.kvcache.branch import Branch, common_length
 from lr.spec.protocol import NodeId
 from lr.spec.sampling import draw, step_logprobs
-from lr.spec.verifiers.base import READ, Requires, Verifier, verdicts_of
+from lr.spec.verifiers.base import NEEDS_READING, Requires, Verifier, verdicts_of
 from lr.spec.write import StepWriter, WriterConfig
 from lr.trace import ForwardPass, VerifierCall
 from lr.types import Role
@@ -187,7 +187,7 @@ class Loop:
         # It does: the target has written its own step, so a rejection asks for none.
         compares = Requires.TARGET_STEP in verifier.requires
         logits_before = {}
-        if verifier.requires & READ:
+        if verifier.requires & NEEDS_READING:
             logits_before = read_drafts(waiting)
         started = time.perf_counter()
         passes_before = verifier.passes  # of its own models
@@ -260,10 +260,11 @@ def read_drafts(
         # before each token of the step, and after the last: t + 1 rows
         rows = slice(-len(tokens) - 1, None)
         before = logits[rows][:-1]  # [t, v]
+        requires = answer.question.requires
         answer.pairs[node] = replace(
             pair,
             logprobs=step_logprobs(before, tokens),
-            logits=logits[rows],
+            logits=logits[rows] if Requires.LOGITS in requires else None,
             hidden=None if hidden is None else hidden[rows],
         )
         logits_before[answer, node] = before

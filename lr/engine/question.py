@@ -24,7 +24,7 @@ from lr.spec.runner import Runner
 from lr.spec.segmenters import make_segmenter
 from lr.spec.token_sd import Drafter, DrafterSetup, Speculation
 from lr.spec.variant import Variant
-from lr.spec.verifiers.base import Observer, Requires, Verifier
+from lr.spec.verifiers.base import Requires, TakesEvidence, Verifier
 from lr.spec.write import (
     BlankLineSegmenter,
     Segmenter,
@@ -126,7 +126,7 @@ class Question:
 
     def watched_layer(self, speculation: Speculation | None) -> str | None:
         """The layer whose hidden states a part of the target's side requires, if any."""
-        parts: list[Observer] = [self.verifier] if self.options.looks_ahead else []
+        parts: list[TakesEvidence] = [self.verifier] if self.options.looks_ahead else []
         if speculation is not None:
             parts += [speculation.rule, speculation.drafter]
         layers = {part.layer for part in parts if Requires.HIDDEN in part.requires}

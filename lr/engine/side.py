@@ -225,9 +225,8 @@ class DraftSide(Side):
                 for rejected in [branch for branch in self.branches if branch != node]:
                     self.cancel(rejected)
                     self.close(rejected)
-                # the draft reads the correction later
                 self.rename(node, root, emitted.step.tokens)
-                # or has read it, to propose its tokens
+                # The draft reads the correction later, unless it has proposed its tokens.
                 take_over(self.writer.runner, self.branches[root])
             case Release(node):
                 self.close(node)

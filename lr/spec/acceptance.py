@@ -28,7 +28,7 @@ from lr.rng import uniform
 from lr.spec.checks import TOLERANCE, refuse
 from lr.spec.proposal import ROOT, Draws, Proposal, probs_of_tokens, with_probs
 from lr.spec.sampling import sample
-from lr.spec.verifiers.base import Observer
+from lr.spec.verifiers.base import TakesEvidence
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Outcome:
         return self.nodes[-1] if self.nodes else ROOT
 
 
-class AcceptanceRule(ABC, Observer):
+class AcceptanceRule(ABC, TakesEvidence):
     """A rule, defined by its outcomes. A subclass sets `name` and writes `outcomes`.
 
     `lossless`: the output has the target's distribution if the drafts have theirs; each

@@ -37,7 +37,7 @@ from lr.spec.proposal import (
 )
 from lr.spec.runner import Runner, read_up_to
 from lr.spec.sampling import distribution, step_logprobs
-from lr.spec.verifiers.base import Observer
+from lr.spec.verifiers.base import TakesEvidence
 from lr.trace import DraftToken, RoundDetail
 from lr.types import Coupling, SamplingParams
 
@@ -75,7 +75,7 @@ class DrafterSetup:
     options: GenerateOptions = field(default_factory=GenerateOptions)
 
 
-class Drafter(ABC, Observer):
+class Drafter(ABC, TakesEvidence):
     """Proposes tokens for branches of the model it serves.
 
     `trees`: it may propose trees, not only chains. `coupling`: whether its noise is the

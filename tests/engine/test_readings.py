@@ -25,7 +25,7 @@ from lr.spec.drafters import LookupDrafter
 from lr.spec.protocol import Drafted
 from lr.spec.sampling import root_scaled, step_logprobs
 from lr.spec.variant import StepSource, Variant
-from lr.spec.verifiers.base import READ, Requires
+from lr.spec.verifiers.base import NEEDS_READING, Requires
 from lr.trace import ForwardPass, StepWritten
 from lr.types import Origin, Role, Verdict
 
@@ -81,7 +81,7 @@ def answers(**options):
     for question, seed in product(QUESTIONS, range(2)):
         answer = ask(engine, question, Reader(), seed=seed, **options)
         steps.append(emitted(answer))
-        passes += len(of_target(answer, ForwardPass))
+        passes += len(events_of(answer, ForwardPass))
     return steps, passes
 
 
@@ -175,7 +175,9 @@ def test_pairs_hold_what_the_verifier_requires(requires, mode, schedule, driver)
             held = getattr(pair, FIELDS[flag])
             if flag in requires:
                 torch.testing.assert_close(held, value)
-            elif not requires & READ:
+            elif flag in Requires.LOGITS | Requires.HIDDEN:
+                assert held is None
+            elif not requires & NEEDS_READING:
                 assert not held
 
 
@@ -259,8 +261,12 @@ SHORT = Variant(step_source=Short())
 @pytest.mark.parametrize(
     ("noun", "variant", "options"),
     [
-        ("layers.0", Variant(Witness(READ, layer="layers.7")), {}),
-        ("layer", replace(LEARNS, verifier=Witness(READ, layer="layers.0")), {}),
+        ("layers.0", Variant(Witness(NEEDS_READING, layer="layers.7")), {}),
+        (
+            "layer",
+            replace(LEARNS, verifier=Witness(NEEDS_READING, layer="layers.0")),
+            {},
+        ),
         ("ignores", LEARNS, {"coupling": "shared", "mode": "sd"}),
         ("ignores", LEARNS, {"drafter": "tree"}),
         ("ignores", LEARNS, {"prompt_lookup_min": 2}),
@@ -318,8 +324,8 @@ def test_a_step_source_writes_all_alternatives_at_once_and_its_time_counts():
     assert all(event.seconds > 0 for event in batches)
 
 
-def of_target(answer, kind, role=Role.TARGET):
-    """The target's events of a kind, or another role's."""
+def events_of(answer, kind, role=Role.TARGET):
+    """A role's events of a kind."""
     events = [event for _, event in answer.trace.events if isinstance(event, kind)]
     return [event for event in events if event.role is role]
 
@@ -330,8 +336,8 @@ def test_the_target_reads_no_token_twice():
     answer = ask(toy_engine(), "bacdbb", witness, depth=1, schedule="sync")
     steps = emitted(answer)
     drafted = sum(len(pair.draft.tokens) for pair in witness.pairs)
-    written = sum(len(e.step.tokens) for e in of_target(answer, StepWritten))
-    computed = sum(event.tokens for event in of_target(answer, ForwardPass))
+    written = sum(len(e.step.tokens) for e in events_of(answer, StepWritten))
+    computed = sum(event.tokens for event in events_of(answer, ForwardPass))
     twice = len(witness.pairs) + len(steps)
     assert computed <= len(answer.question.prompt) + drafted + written + twice
 
@@ -348,7 +354,7 @@ def test_the_draft_reads_the_prompt_once_in_each_cache(drafter, depth, driver):
     origins = {e.origin for e in emitted(answer)}
     engine.close()
     assert origins >= {Origin.ACCEPTED, Origin.CORRECTION}
-    passes = of_target(answer, ForwardPass, Role.DRAFT)
+    passes = events_of(answer, ForwardPass, Role.DRAFT)
     long = [event.tokens for event in passes if event.tokens > 40]
     assert len(long) == (1 if driver == "lockstep" else 2)
 
@@ -366,7 +372,7 @@ def test_reading_draft_steps_takes_no_pass_of_its_own():
     engine = toy_engine(endless=True)
     answer = ask(engine, "abcdef" * 20, Always(), **cycle, **steps)
     emitted(answer)
-    rows = [event.branches for event in of_target(answer, ForwardPass)]
+    rows = [event.branches for event in events_of(answer, ForwardPass)]
     assert rows[0] == 1 and set(rows[1:4]) == {4}
 
 

@@ -52,14 +52,14 @@ class Requires(Flag):
     "norm" (the last one), or "layers.12"."""
 
 
-class Observer:
+class TakesEvidence:
     """A part that requires evidence; hidden states after `layer`."""
 
     requires: Requires = Requires.NOTHING
     layer: str = "norm"
 
 
-READ = Requires.TARGET_LOGPROBS | Requires.LOGITS | Requires.HIDDEN
+NEEDS_READING = Requires.TARGET_LOGPROBS | Requires.LOGITS | Requires.HIDDEN
 """What the target has to read a draft step for."""
 
 
@@ -84,10 +84,9 @@ class Pair:
     logprobs: tuple[float, ...] | None = None
     draft_logprobs: tuple[float, ...] | None = None
     own_logprobs: tuple[float, ...] | None = None
-    logits: Any = field(
-        default=None, compare=False
-    )  # a tensor; no torch is needed here
-    hidden: Any = field(default=None, compare=False)  # likewise
+    # Tensors; this file needs no torch.
+    logits: Any = field(default=None, compare=False)
+    hidden: Any = field(default=None, compare=False)
     stream: Stream | None = field(default=None, compare=False)
     index: int = field(default=0, compare=False)
     prompt: int = 0
@@ -113,7 +112,7 @@ def _required(value: T | None, name: str) -> T:
     return value
 
 
-class Verifier(ABC, Observer):
+class Verifier(ABC, TakesEvidence):
     """Judges pairs, and chooses among the alternatives of a step. Write `name` and
     `judge`; the rest has defaults.
 
