@@ -26,7 +26,8 @@ BELOW_THE_CLI = [
 ]
 
 # The budgets of CONTRIBUTING.md, held with 5 % of slack. The three sizes are not what
-# they should be yet: they are held at what they are, so that they can only shrink.
+# they should be yet: they are held at what they are. They were 67,500, 153,000 and
+# 117,500 before evidence, `keep`, `goes_on` and `step_law`.
 SLACK = 1.05
 CORE_TOKENS = 69_300  # goal: 52,000
 PACKAGE_TOKENS = 155_500  # goal: 140,000

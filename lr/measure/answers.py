@@ -31,7 +31,7 @@ _COMPOSED: Rules = {  # signs that the plain forms of Unicode would take apart
 _SIGNS: Rules = {
     r"(\\frac\{\d+)⁄": r"\1}{",  # "½" is "1⁄2" now
     r"√\s*(?:[({]([^(){}]*)[)}]|(\d+(?:\.\d+)?|[a-z]))": r"\\sqrt{\1\2}",
-    "[×·≤≥≠≈±∞π∪∩∈∅]": lambda sign: rf"\{_NAME_OF[sign[0]]} ",
+    f"[{''.join(_NAME_OF)}]": lambda sign: rf"\{_NAME_OF[sign[0]]} ",
     "[−–‐‑]": "-",
     "[÷⁄]": "/",
     "~": " ",

@@ -186,14 +186,15 @@ class Grader(AbstractContextManager["Grader"]):
             self._worker.send(sides)
             verdict = self._worker.recv()
         except (OSError, EOFError):  # it has ended
-            self._worker = None
+            self.__exit__()
             verdict = f"comparing took more than {self.seconds:g} s or the memory"
         return verdict == "equal", verdict
 
     def __exit__(self, *exception: object) -> None:
-        """End the process, if any: the connection closes with its last reference. The
-        next comparison starts another one."""
-        self._worker = None
+        """End the process, if any. The next comparison starts another one."""
+        if self._worker is not None:
+            self._worker.close()
+            self._worker = None
 
 
 def grade_programs(store: Store, items: Sequence[Item], grader: Grader) -> None:

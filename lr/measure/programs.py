@@ -25,7 +25,7 @@ from lr.measure.store import Store
 from lr.result import reply
 from lr.types import require
 
-PYTHON = " python python3 py py3".split(" ")  # The first word after a fence, or none.
+PYTHON = ["", *"python python3 py py3".split()]  # The first word after a fence.
 OUTPUT = 16 << 20  # Bytes that a program may write to a file or to its output.
 # the program starts only if every limit that the system has could be set. The word goes
 # to the output that this process began with, whatever the program does to sys.stdout
