@@ -32,7 +32,7 @@ import torch
 from lr.engine.runner import ModelRunner
 from lr.errors import LRError
 from lr.kvcache.branch import Branch
-from lr.registry import require_readable
+from lr.registry import SAMPLE_QUESTION, require_readable
 from lr.rng import Stream
 from lr.spec.proposal import Draws
 from lr.spec.protocol import Limits, Schedule
@@ -42,11 +42,6 @@ from lr.spec.token_sd import Context, Speculation, speculate
 from lr.spec.verifiers.base import Pair, Verifier, verify
 from lr.spec.write import Segmenter
 from lr.types import EmittedStep, Finish, Origin, SamplingParams, Step, Verdict
-
-QUESTION = (  # at every seed we tried, the draft errs once: 17 more, not 17 fewer
-    "At first Finn has 5 pears. Then Jo gets 19 more pears than Finn. "
-    "Then Hana gets 17 fewer pears than Jo. How many pears does Hana have?"
-)
 
 
 @dataclass(eq=False)
@@ -149,8 +144,8 @@ def algorithm_1(
     limits: Limits,
     gamma: int = 4,
 ) -> Iterator[EmittedStep]:
-    """Algorithm 1 (section 3.1): cycles of γ draft steps, γ + 1 target steps and their
-    verdicts. A cycle emits (1 - α^(γ+1)) / (1 - α) steps on average (Theorem 1)."""
+    """Algorithm 1 (section 3.1), without `keep`: cycles of γ draft steps, γ + 1 target
+    steps and verdicts. Theorem 1: a cycle emits (1 - α^(γ+1)) / (1 - α) on average."""
 
     def room(length: int) -> int:  # in tokens, for the step after so long a prefix
         return limits.step_limit(length - len(prompt))
@@ -219,7 +214,7 @@ class Node:
     draft_branch: Branch
     target_branch: Branch
     drafts: list[Writing] = field(default_factory=list)  # the alternatives ŝ, in order
-    target: Writing | None = None  # the target's own step s, once it is started
+    own: Writing | None = None  # the target's own step s, once it is started
 
 
 def tree(root: Node) -> list[Node]:
@@ -241,8 +236,8 @@ class Lookahead:
         DEPTH     0 .. depth - 1      0 .. depth                    the official code"""
 
     prompt: Sequence[int]
-    draft: Writer
-    target: Writer
+    draft_writer: Writer
+    target_writer: Writer
     verifier: Verifier
     limits: Limits
     schedule: Schedule = Schedule.DEPTH
@@ -255,16 +250,18 @@ class Lookahead:
     def steps(self) -> Iterator[EmittedStep]:
         """The steps of the answer as they are decided."""
         self.first = turn = 0  # `first` is the number of the step at level 0
-        branches = self.draft.open(self.prompt), self.target.open(self.prompt)
-        self.root = Node(0, [*self.prompt], self.limits.step_limit(0), None, *branches)
+        limit = self.limits.step_limit(0)
+        writers = self.draft_writer, self.target_writer
+        draft_branch, target_branch = (writer.open(self.prompt) for writer in writers)
+        self.root = Node(0, [*self.prompt], limit, None, draft_branch, target_branch)
         try:
             while self.root.limit:
                 turn += 1
                 drafting, rows = self.start()
                 if rows and (not drafting or turn % self.draft_forwards == 0):
-                    self.target.write(rows)
+                    self.target_writer.write(rows)
                 if drafting:
-                    self.draft.write(drafting)
+                    self.draft_writer.write(drafting)
                 self.grow()
                 unfinished = [w for w in drafting + rows if not w.step]
                 if self.schedule is Schedule.SYNC and unfinished:
@@ -273,31 +270,33 @@ class Lookahead:
                 yield from self.decide()
                 nodes = tree(self.root)  # close the branches of all that left the tree
                 in_work = {d.branch for n in nodes for d in n.drafts if not d.step}
-                self.target.keep({n.target_branch for n in nodes})
-                self.draft.keep({n.draft_branch for n in nodes} | in_work)
+                self.target_writer.keep({n.target_branch for n in nodes})
+                self.draft_writer.keep({n.draft_branch for n in nodes} | in_work)
         finally:
-            self.target.keep(set())
-            self.draft.keep(set())
+            for writer in writers:
+                writer.keep(set())
 
     def start(self) -> tuple[list[Writing], list[Writing]]:
         """Start what may start, nearest to the root first. Returns unfinished steps."""
         nodes = tree(self.root)
         for node, limit in [(n, self.draft_limit(n)) for n in nodes]:
             for j in range(self.width if limit else 0):
-                noise = self.target if self.shares_noise and j == 0 else self.draft
+                shares = self.shares_noise and j == 0
+                noise = self.target_writer if shares else self.draft_writer
                 stream = noise.stream.fold_in(node.index, *([j] if j else []))
-                branch = self.draft.fork(node.draft_branch, len(node.tokens))
-                node.drafts.append(self.draft.begin(branch, stream, limit))
+                branch = self.draft_writer.fork(node.draft_branch, len(node.tokens))
+                node.drafts.append(self.draft_writer.begin(branch, stream, limit))
         drafting = [d for n in nodes for d in n.drafts if not d.step]
-        rows = [n.target for n in nodes if n.target and not n.target.step]
+        rows = [n.own for n in nodes if n.own and not n.own.step]
         deepest = self.depth - 1 if self.schedule is Schedule.PAPER else self.depth
         most_rows = len(nodes) if self.max_target_rows is None else self.max_target_rows
         for node in nodes if not (self.schedule is Schedule.SYNC and drafting) else []:
-            due = not node.target and node.index - self.first <= deepest
+            due = not node.own and node.index - self.first <= deepest
             if due and len(rows) < most_rows:
-                stream = self.target.stream.fold_in(node.index)
-                node.target = self.target.begin(node.target_branch, stream, node.limit)
-                rows.append(node.target)
+                stream = self.target_writer.stream.fold_in(node.index)
+                own = node.target_branch, stream, node.limit
+                node.own = self.target_writer.begin(*own)
+                rows.append(node.own)
         return drafting, rows
 
     def draft_limit(self, node: Node) -> int:
@@ -311,7 +310,8 @@ class Lookahead:
         for parent, d in [(n, d) for n in tree(self.root) for d in n.drafts]:
             step = None if d.node or d.verdict else d.step
             if step and step.finish is not Finish.LENGTH:
-                branch = self.target.fork(parent.target_branch, len(parent.tokens))
+                length = len(parent.tokens)
+                branch = self.target_writer.fork(parent.target_branch, length)
                 branch.extend(step.tokens)
                 d.node = self.after(parent, step, d.branch, branch)
 
@@ -324,9 +324,9 @@ class Lookahead:
     def judge(self) -> None:
         """Verify every pair that is complete: ŝ and s from the same node."""
         pairs = {
-            d: Pair(tuple(node.tokens), d.step, node.target.step, index=node.index)
+            d: Pair(tuple(node.tokens), d.step, node.own.step, index=node.index)
             for node in tree(self.root)
-            if node.target and node.target.step
+            if node.own and node.own.step
             for d in node.drafts
             if d.step and not d.verdict
         }
@@ -341,19 +341,19 @@ class Lookahead:
         while self.root.limit:
             root = self.root
             i = root.index
-            s = root.target.step if root.target else None
+            s = root.own.step if root.own else None
             hopes = [d for d in root.drafts if not d.verdict or d.verdict.aligned]
             best = hopes[0] if hopes else None
             last = max(root.drafts[::-1], key=lambda d: len(d.kept), default=None)
             if s and last and not best and [*s.tokens[: len(last.kept)]] != last.kept:
-                branch = self.target.fork(root.target_branch, len(root.tokens))
+                branch = self.target_writer.fork(root.target_branch, len(root.tokens))
                 branch.extend(last.kept)  # the target continues these
                 root.target_branch = branch
-                stream = self.target.stream.fold_in(i, "kept")
-                root.target = self.target.begin(branch, stream, root.limit)
+                stream = self.target_writer.stream.fold_in(i, "kept")
+                root.own = self.target_writer.begin(branch, stream, root.limit)
                 for token in last.kept:
-                    root.target.tokens.append(token)
-                    root.target.segmenter.feed(token)
+                    root.own.tokens.append(token)
+                    root.own.segmenter.feed(token)
                 return
             if best and best.step and best.verdict and best.node:
                 out = EmittedStep(i, best.step, Origin.ACCEPTED, best.verdict)
@@ -379,7 +379,7 @@ def main() -> None:
     from lr.reasoner import Reasoner  # loads the models
 
     parser = ArgumentParser(usage="python -m lr.lookahead [QUESTION] [--OPTION VALUE]")
-    parser.add_argument("question", nargs="?", default=QUESTION)
+    parser.add_argument("question", nargs="?", default=SAMPLE_QUESTION)
     models = {"model": "tiny-target", "draft_model": "tiny-draft", "verifier": "oracle"}
     modes = {"mode": "lr", "drafter": "draft", "schedule": "depth"}
     for name, default in {**models, **modes, "depth": 4, "width": 1, "seed": 0}.items():

@@ -62,8 +62,8 @@ def serve_page(engine: Engine, answer: Answer) -> Steps:
         target.runner.watch(question.watched_layer(target.speculation))
         page = Lookahead(
             prompt=question.prompt,
-            draft=draft,
-            target=target,
+            draft_writer=draft,
+            target_writer=target,
             verifier=verifier,
             limits=question.limits,
             schedule=Schedule(options.schedule),

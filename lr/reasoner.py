@@ -25,7 +25,7 @@ from lr.engine.verifiers import VerifierChoice
 from lr.model.codec import Codec, require_same
 from lr.model.device import Device, DeviceMap
 from lr.model.generation_config import warn_unsupported
-from lr.model.weights import Progress, usual_dtype
+from lr.model.weights import LoadProgress, usual_dtype
 from lr.options import GenerateOptions, make_options
 from lr.registry import require_readable
 from lr.result import Result
@@ -80,7 +80,7 @@ class Reasoner:
         num_blocks: int | None = None,
         attention: str = "auto",
         graphs: bool = True,
-        progress: Progress | None = None,
+        progress: LoadProgress | None = None,
     ) -> None:
         allowed = num_blocks is None or 0 < num_blocks <= MOST_BLOCKS
         require(allowed, "num_blocks", num_blocks, f"1 to {MOST_BLOCKS}, or None")
@@ -114,8 +114,8 @@ class Reasoner:
         self.codec = codec
         self.engine = Engine(
             codec=codec,
-            target=target_model,
-            draft=draft_model,
+            target_model=target_model,
+            draft_model=draft_model,
             known_tokens=draft_codec.vocab_size,
             num_blocks=num_blocks,
             loader=replace(loader, progress=None),

@@ -57,6 +57,12 @@ def tiny_checkpoints() -> Mapping[str, Path]:
     return CHECKPOINTS
 
 
+SAMPLE_QUESTION = (  # at every seed we tried, the draft errs once: 17 more, not 17 fewer
+    "At first Finn has 5 pears. Then Jo gets 19 more pears than Finn. "
+    "Then Hana gets 17 fewer pears than Jo. How many pears does Hana have?"
+)
+
+
 def require_readable(checkpoint: str | Path | None, question: str) -> None:
     """Raise `SettingError` if the checkpoint cannot read the question: its answer would be
     noise."""
@@ -69,7 +75,7 @@ def require_readable(checkpoint: str | Path | None, question: str) -> None:
         raise SettingError(f"{checkpoint} cannot read {question!r}: {reason}")
 
 
-def oracle_for(codec: Any) -> Any:
+def load_oracle(codec: Any) -> Any:
     """The verifier that knows the tiny language, for a target with this `Codec`."""
     from lr.tiny.names import oracle_for
 

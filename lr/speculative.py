@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from torch import Tensor, inference_mode
 
 from lr.engine.runner import ModelRunner
-from lr.lookahead import QUESTION
+from lr.registry import SAMPLE_QUESTION
 from lr.rng import Stream, uniform
 from lr.spec.sampling import distribution, sample
 from lr.types import Role, SamplingParams
@@ -111,7 +111,7 @@ def main() -> None:
     reasoner = Reasoner()
     codec, runners = reasoner.codec, reasoner.engine.runners
     draft, target = (runners[role].lend(64) for role in (Role.DRAFT, Role.TARGET))
-    prompt, eos = codec.chat(QUESTION), codec.eos_ids
+    prompt, eos = codec.chat(SAMPLE_QUESTION), codec.eos_ids
     for new in speculative_sampling(prompt, draft, target, sampling, stream, 512, eos):
         print("|".join(codec.decode([token]) for token in new))  # noqa: T201
 

@@ -11,8 +11,8 @@ import torch
 
 from lr import load_model
 from lr.engine.runner import ModelRunner
-from lr.lookahead import QUESTION
 from lr.model.codec import Codec
+from lr.registry import SAMPLE_QUESTION
 from lr.tiny.oracle import same_meaning
 
 Tokens = list[int]
@@ -24,7 +24,7 @@ torch.set_num_threads(1)  # the models are tiny
 target = ModelRunner(load_model("tiny-target", dtype=torch.float64), num_blocks=1024)
 draft = ModelRunner(load_model("tiny-draft", dtype=torch.float64), num_blocks=1024)
 codec = Codec.load("tiny-target")
-prompt = codec.chat(QUESTION)
+prompt = codec.chat(SAMPLE_QUESTION)
 
 
 def finished(tokens: Sequence[int]) -> bool:

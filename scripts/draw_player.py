@@ -24,7 +24,7 @@ from PIL import Image
 from playwright.sync_api import sync_playwright
 
 from lr.commands.cli import main
-from lr.lookahead import QUESTION
+from lr.registry import SAMPLE_QUESTION
 from lr.watch.figures.clock import timeline_figure
 from lr.watch.figures.style import write
 from lr.watch.figures.tree import tree_figure
@@ -91,7 +91,7 @@ def draw() -> None:
     """Make the trace, the page and the pictures."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "answer.jsonl"
-        run(["generate", QUESTION, "--trace", str(file)])
+        run(["generate", SAMPLE_QUESTION, "--trace", str(file)])
         run(["play", str(file), "-o", str(file.with_suffix(".html"))])
         trace = read_trace(file)
         event = next(filter(is_rejection, trace.records)).number + 1

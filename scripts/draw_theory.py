@@ -22,7 +22,7 @@ from lr.theory.asynchronous import lr_async_limit, lr_async_speedup
 from lr.theory.hybrid import ScheduleKind, best_split, hybrid_speedup
 from lr.theory.paper import TABLE_3, WIDTHS, fit_width
 from lr.theory.synchronous import lr_sync_cycle_speedup, sd_speedup_of_positions
-from lr.watch.figures.plots import Curve, Curves, draw
+from lr.watch.figures.plots import Curve, Curves, draw_panels
 from lr.watch.figures.style import INK, WASHES, figure, write
 
 Line = tuple[str, Curve]
@@ -102,7 +102,7 @@ def draw_draft_length(folder: Path) -> list[Path]:
         lines=draft_length(),
         xscale="log",
     )
-    return draw([panel], folder / "theory_draft_length.png")
+    return draw_panels([panel], folder / "theory_draft_length.png")
 
 
 def draw_schedules(folder: Path) -> list[Path]:
@@ -118,7 +118,7 @@ def draw_schedules(folder: Path) -> list[Path]:
         )
         for alpha, c in ((0.8, 0.1), (0.5, 0.25))
     ]
-    return draw(panels, folder / "theory_schedules.png")
+    return draw_panels(panels, folder / "theory_schedules.png")
 
 
 def draw_hybrid_region(folder: Path) -> list[Path]:
@@ -181,7 +181,7 @@ def draw_width(folder: Path) -> list[Path]:
         speedups.append(line(f"b = {b:g}", w, ups))
     title = "sync, depth 2, c = 0.1; a further row costs b"
     panels.append(Curves(title, x, "speedup", speedups))
-    return draw(panels, folder / "theory_width.png")
+    return draw_panels(panels, folder / "theory_width.png")
 
 
 if __name__ == "__main__":

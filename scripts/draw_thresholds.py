@@ -17,7 +17,7 @@ from typing import Any
 
 import tyro
 
-from lr.watch.figures.plots import Curves, draw
+from lr.watch.figures.plots import Curves, draw_panels
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def main() -> None:
         labels=labels,
         line=1.0,
     )
-    for path in draw([panel], args.output):
+    for path in draw_panels([panel], args.output):
         print(path)
 
 

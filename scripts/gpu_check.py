@@ -49,7 +49,7 @@ from lr.commands.cli import main as lr_main
 from lr.engine.runner import ModelRunner
 from lr.kvcache.branch import BLOCK_SIZE
 from lr.measure.machine import conditions
-from lr.measure.report import table
+from lr.measure.report import markdown_table
 from lr.model.attention_choice import (
     AttentionNeeds,
     candidates,
@@ -392,7 +392,7 @@ def main() -> int:
     for outcome in outcomes:
         result, finding = WORDS[outcome["ok"]], outcome["what"].replace("|", "/")
         shown.append([outcome["name"], result, finding, str(outcome["seconds"])])
-    print(*table(shown), sep="\n")
+    print(*markdown_table(shown), sep="\n")
     before = ""
     for record in map(json.loads, lines.read_text(encoding="utf-8").splitlines()[1:]):
         if "told" in record:

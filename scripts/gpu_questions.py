@@ -33,10 +33,10 @@ from torch import Tensor
 from lr.engine.runner import ModelRunner
 from lr.kvcache.branch import BLOCK_SIZE, Branch, blocks_for
 from lr.kvcache.cache import PagedKVCache
-from lr.measure.report import table
+from lr.measure.report import markdown_table
 from lr.model.attention import REFERENCE, SDPA, AttentionKind, RaggedBatch, Tiles
 from lr.model.attention_choice import AttentionNeeds, set_attention, trial
-from lr.model.graphs import ROWS, recorder_for
+from lr.model.graphs import RECORDED_ROWS, recorder_for
 from lr.model.layers import Attend
 from lr.model.weights import load_model
 from lr.reasoner import Reasoner
@@ -184,7 +184,7 @@ def compare_attention(here: Here) -> str:
         [case, *(f"{1e6 * cases[case]:.1f}" for cases in spent.values())]
         for case in spent[first]
     ]
-    for line in table([head, *lines]):
+    for line in markdown_table([head, *lines]):
         here.tell(line)
     worst = []
     for name in others:
@@ -228,7 +228,7 @@ def layer_seconds(
     size = sum(counts)
     if recorded:
         assert kind.tiles is not None
-        size = min(rows for rows in ROWS if rows >= size)
+        size = min(rows for rows in RECORDED_ROWS if rows >= size)
         context = blocks_for(64 if here.small else 40960, BLOCK_SIZE) + len(counts)
         tiles = padded(Tiles.of(batch, kind.tile), size, context, slot, kind.tile)
         attend: Attend = kind.tiles(tiles, cache)
@@ -292,7 +292,7 @@ def compare_rounding(here: Here, model_name: str | None = None) -> str:
         for label, kind, patches in rounding_ways(here):
             # 1. This attention, and no recording of another.
             engine.runners[Role.TARGET].end()
-            set_attention(engine.target, kind)
+            set_attention(engine.target_model, kind)
             with patches:
                 # 2. Where the answers part.
                 lengths = []

@@ -275,14 +275,14 @@ def write_player(name: str, path: Path) -> None:
     """Answer a problem in the way of a name, and write its player. One with a
     rejection: then its tour has every stop."""
     from lr.commands.cli import main
-    from lr.lookahead import QUESTION
+    from lr.registry import SAMPLE_QUESTION
     from lr.watch.player.story import CAPTIONS, tour_of
     from lr.watch.trace.file import read_trace
 
     with tempfile.TemporaryDirectory() as folder:
         trace = str(Path(folder) / "answer.jsonl")
         for command in (
-            ["generate", QUESTION, *PLAYERS[name], "--trace", trace],
+            ["generate", SAMPLE_QUESTION, *PLAYERS[name], "--trace", trace],
             ["play", trace, "-o", str(path)],
         ):
             with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):

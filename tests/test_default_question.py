@@ -5,10 +5,10 @@ import sys
 import pytest
 
 from lr.commands.options import ModelChoice
-from lr.lookahead import QUESTION
 from lr.lookahead import main as page_main
 from lr.options import GenerateOptions
 from lr.reasoner import Reasoner
+from lr.registry import SAMPLE_QUESTION
 from lr.types import Origin
 
 
@@ -23,7 +23,7 @@ from lr.types import Origin
 )
 def test_the_draft_is_wrong_once_and_the_target_corrects_it(verifier, options):
     result = Reasoner("tiny-target", "tiny-draft", verifier).generate(
-        QUESTION, **options
+        SAMPLE_QUESTION, **options
     )
     (correction,) = (step for step in result.steps if step.origin is Origin.CORRECTION)
     assert correction.rejected is not None
@@ -43,7 +43,7 @@ def test_the_page_shows_a_correction_by_default(monkeypatch, capsys):
 
 
 def test_every_command_without_a_question_asks_this_one():
-    assert ModelChoice().question(None) == QUESTION
+    assert ModelChoice().question(None) == SAMPLE_QUESTION
     assert GenerateOptions().seed == 0
 
 

@@ -303,7 +303,7 @@ def test_the_page_emits_what_the_engine_emits(
     config |= {"num_speculative_tokens": 3, "segment_tokens": 3}
     reasoner = reasoners[pair]
     choice = VerifierChoice(verifier, reasoner.codec)  # a name, or an object
-    reasoner.verifier = choice.build(reasoner.engine.target)
+    reasoner.verifier = choice.build(reasoner.engine.target_model)
     by_page = page_engine.run(reasoner, QUESTION, **config).finish()
     by_engine = reasoner.generate(QUESTION, **config)
     assert by_page.steps == by_engine.steps

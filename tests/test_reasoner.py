@@ -52,11 +52,11 @@ def test_a_real_checkpoint_alone_decodes_plainly(checkpoints):
 
 def test_the_tiny_target_names_draft_verifier_and_mode():
     reasoner = Reasoner()
-    assert reasoner.engine.draft is not None
+    assert reasoner.engine.draft_model is not None
     assert reasoner.verifier.name == "oracle"
     with pytest.raises(SettingError, match="begins with"):
         reasoner.generate("What is 2 + 2?")
-    result = reasoner.generate(page.QUESTION, max_tokens=5, schedule="async")
+    result = reasoner.generate(page.SAMPLE_QUESTION, max_tokens=5, schedule="async")
     assert result.mode == "lr" and "mode lr, " in repr(result)
     assert {*dir(lr)} == {*lr.__all__, "__version__"}
 
@@ -230,7 +230,7 @@ def test_logits_that_are_not_finite_name_the_model(tmp_path):
             for name in ("target", "draft")
         ]
         reasoner = Reasoner(*paths, "exact")
-        models = reasoner.engine.target, reasoner.engine.draft
+        models = reasoner.engine.target_model, reasoner.engine.draft_model
         models[broken].norm.weight.fill_(torch.nan)
         for options in ({"mode": "lr"}, {"mode": "sd", "drafter": "draft"}):
             with pytest.raises(NumericalError, match=paths[broken].name):

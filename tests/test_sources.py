@@ -217,14 +217,28 @@ def test_no_state_at_module_level():
                 assert constants, f"{path}: {names}"
 
 
-def test_a_class_name_means_one_thing():
-    """But for the page's own Node, which stands for itself as the whole page does."""
+def test_a_name_means_one_thing():
+    """Over all classes, functions and constants of modules. But for the two pages, which
+    stand for themselves, names with `_` and `T`."""
     files = {}
     for path in PACKAGE:
-        for node in parsed(path).body:
-            if isinstance(node, ast.ClassDef) and path.name != "lookahead.py":
-                files.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+        if path.name not in {"lookahead.py", "speculative.py"}:
+            for name in defined(parsed(path)):
+                files.setdefault(name, []).append(str(path.relative_to(ROOT)))
     assert not {name: paths for name, paths in files.items() if len(paths) > 1}
+
+
+def defined(module):
+    """The public names of a module."""
+    names = []
+    for node in module.body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            names.append(node.name)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            found = [each for target in targets for each in ast.walk(target)]
+            names += [each.id for each in found if isinstance(each, ast.Name)]
+    return [name for name in names if name != "T" and not name.startswith("_")]
 
 
 def test_nothing_is_left_for_later():

@@ -195,7 +195,7 @@ class ByContent(Verifier):
 
 def toy_engine(*, endless: bool = False, worker: DraftWorker | None = None) -> Engine:
     codec: Any = ToyCodec(endless)
-    return Engine(codec=codec, target=TARGET, draft=DRAFT, worker=worker)
+    return Engine(codec=codec, target_model=TARGET, draft_model=DRAFT, worker=worker)
 
 
 BY_CONTENT = ByContent()  # answers that are served together share it

@@ -64,8 +64,8 @@ def in_one_line(
         parts.append(f"draft {names.get('draft')}")
     if options.looks_ahead:
         parts.append(f"verifier {names.get('verifier')}")
-    dtype = str(engine.target.dtype).removeprefix("torch.")
-    parts.append(f"{dtype} on {engine.target.device}")
+    dtype = str(engine.target_model.dtype).removeprefix("torch.")
+    parts.append(f"{dtype} on {engine.target_model.device}")
     parts.append(counted(torch.get_num_threads(), "CPU thread"))
     return ", ".join(parts)
 
@@ -125,10 +125,10 @@ class Generate:
         if reason:
             note(reason)
         if reason and is_usual(answer.question.verifier, self.models):
-            note(FASTER)
+            note(FASTER_FLAGS)
 
 
-FASTER = (
+FASTER_FLAGS = (
     "The verifier is exact, as none is named: it keeps few draft steps and no wrong one. "
     "Faster on the pair in docs/results/real.md: --mode sd --num_speculative_tokens 16 "
     "--draft_confidence 0.7; more draft steps are kept by --verifier numbers."
@@ -178,7 +178,7 @@ class Demo:
     def run(self) -> None:
         from lr.watch.race import Column, answer_within, race, show_end
 
-        show.at_least(self, seconds=1, depth=1)
+        show.require_at_least(self, seconds=1, depth=1)
         out = show.console()
         models = self.models
         with models.load(needs_draft=True) as reasoner:
@@ -227,7 +227,7 @@ class Demo:
         if reason:
             out.print(f"lr was {reason}.", style="bold", soft_wrap=False)
         if is_usual(reasoner.verifier, models):
-            out.print(FASTER, style="dim", soft_wrap=False)
+            out.print(FASTER_FLAGS, style="dim", soft_wrap=False)
         if "sd" in results and "lr+sd" in results:
             reason = beside_tokens_alone(results["sd"].trace, results["lr+sd"].trace)
             out.print(f"lr+sd was {reason}.", style="bold", soft_wrap=False)

@@ -15,7 +15,7 @@ import tyro
 
 from lr.commands.info import memory_table
 from lr.commands.options import ModelChoice
-from lr.commands.show import at_least, console, progress, require_files, table
+from lr.commands.show import console, progress, require_at_least, require_files, table
 from lr.errors import SettingError
 from lr.measure import report
 from lr.measure.datasets import Item, Task, fingerprint, load_items
@@ -25,7 +25,7 @@ from lr.measure.store import write_json
 from lr.options import GenerateOptions
 from lr.spec.verifiers.base import Requires
 from lr.types import require
-from lr.watch.figures.plots import Curves, draw
+from lr.watch.figures.plots import Curves, draw_panels
 
 if TYPE_CHECKING:
     from lr.measure.lab import Lab
@@ -61,7 +61,7 @@ class Report:
         for note in report.notes(summaries):
             out.print(f"- {note}")
         out.print(report.LEGEND, style="dim")
-        content = {"rows": report.plain(rows), "notes": report.notes(summaries)}
+        content = {"rows": report.as_json(rows), "notes": report.notes(summaries)}
         write_json(content, self.json)
 
 
@@ -99,7 +99,7 @@ class Verify:
     def run(self) -> None:
         from lr.measure import verifier_eval as ev
 
-        at_least(self, batch=1, pairs_in_sheet=1)
+        require_at_least(self, batch=1, pairs_in_sheet=1)
         fits = 0 < self.wrong < 1
         require(fits, "wrong", self.wrong, "a share between 0 and 1")
         require_files(
@@ -197,7 +197,7 @@ class Verify:
                 Curves("ROC", false, true, roc),
                 Curves("the price", "share accepted", "of them wrong", errors),
             ]
-            draw(panels, self.figure)
+            draw_panels(panels, self.figure)
 
     def _truth(self, lab: Lab, entries: list[Any], pairs: list[Any]) -> list[bool]:
         """The labels, or the verdicts of the reference."""
@@ -294,8 +294,8 @@ class ExperimentCommand:
         names = list(EXPERIMENTS) if self.name == "all" else [self.name]
         choices = f"one of {', '.join(EXPERIMENTS)}, or all"
         require(names[0] in EXPERIMENTS, "name", self.name, choices)
-        at_least(self, problems=2, concurrency=1, repeats=1)
-        at_least(self, prompt_tokens=8, step_tokens=1)
+        require_at_least(self, problems=2, concurrency=1, repeats=1)
+        require_at_least(self, prompt_tokens=8, step_tokens=1)
         rows = not self.variant or self.name == "speedup"
         require(rows, "variant", self.variant, "none: only speedup has rows for them")
         draft = self.models.draft()

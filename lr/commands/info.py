@@ -12,7 +12,7 @@ from rich.table import Table
 
 from lr import __version__
 from lr.commands.options import DeviceOptions, DtypeName, torch_dtype
-from lr.commands.show import at_least, console, table
+from lr.commands.show import console, require_at_least, table
 from lr.options import GenerateOptions, Mode
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class MemoryOf:
         from lr.measure.memory import plan_memory
         from lr.model.device import DeviceMap, find_device
 
-        at_least(self, max_tokens_len=1, concurrency=1, free_gib=0)
+        require_at_least(self, max_tokens_len=1, concurrency=1, free_gib=0)
         device_of = find_device if self.free_gib is None else torch.device
         named = self.target_device
         if named == "auto":

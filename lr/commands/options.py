@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from lr.measure.memory import MemoryPlan
     from lr.model.device import DeviceMap
-    from lr.model.weights import Progress
+    from lr.model.weights import LoadProgress
     from lr.reasoner import Reasoner
     from lr.spec.variant import Variant
     from lr.spec.verifiers.base import Verifier
@@ -78,7 +78,7 @@ def torch_dtype(name: DtypeName | None) -> torch.dtype | None:
 
 
 @contextmanager
-def loading_bars() -> Iterator[Progress]:
+def loading_bars() -> Iterator[LoadProgress]:
     """A bar for each model while it is loaded, on standard error."""
     from rich.progress import Progress as Bars
     from rich.progress import TaskID
@@ -291,12 +291,12 @@ class ModelChoice:
         """What to ask: `text`, or a sample problem, which is then shown on standard
         error. Raises `SettingError` for a question outside a tiny model's language: the
         answer would be noise."""
-        from lr.lookahead import QUESTION
+        from lr.registry import SAMPLE_QUESTION
 
         if text is None:
-            note = f"no question was given; this is a sample: {QUESTION}"
+            note = f"no question was given; this is a sample: {SAMPLE_QUESTION}"
             console(stderr=True).print(note, style="dim", soft_wrap=False)
-            return QUESTION
+            return SAMPLE_QUESTION
         require_readable(self.model, text)
         return text
 

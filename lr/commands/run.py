@@ -22,7 +22,7 @@ from lr.commands.options import (
     VariantChoice,
     spread,
 )
-from lr.commands.show import at_least, console, progress
+from lr.commands.show import console, progress, require_at_least
 from lr.errors import SettingError
 from lr.measure.datasets import between, fingerprint, load_items
 from lr.measure.grading import Grader, grade_programs
@@ -286,7 +286,7 @@ class RunCommand:
         )
 
     def _check(self, mode: str) -> None:
-        at_least(self, n_samples=1, concurrency=1, max_tokens_len=1)
+        require_at_least(self, n_samples=1, concurrency=1, max_tokens_len=1)
         self.models.server.address()
         drafter = self.generation.drafter
         fits = not self.enable_n_gram or drafter == "ngram"

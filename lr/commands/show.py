@@ -86,7 +86,7 @@ def progress(title: str, total: int, done: int = 0) -> Iterator[Callable[..., No
         yield lambda status="": bar.update(task, advance=1, description=status)
 
 
-MOST = {
+LARGEST_FLAGS = {
     "problems": 100_000, "repeats": 10_000, "steps": 1_000_000, "n_samples": 10_000,
     "concurrency": 10_000,
 }  # fmt: skip
@@ -94,13 +94,13 @@ MOST = {
 limit."""
 
 
-def at_least(flags: object, **least: int) -> None:
+def require_at_least(flags: object, **least: int) -> None:
     """Raise `SettingError` for a flag below its least value, or so large that the run
     would never end. A flag with several values is checked value by value; None
     passes."""
     for name, bound in least.items():
         value = getattr(flags, name)
-        limit = MOST.get(name, 10_000_000)
+        limit = LARGEST_FLAGS.get(name, 10_000_000)
         for number in value if isinstance(value, tuple) else (value,):
             if number is not None:
                 require(number >= bound, name, value, f"at least {bound}")

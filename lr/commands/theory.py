@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from rich.table import Table
 
 from lr.commands.options import ModelChoice
-from lr.commands.show import at_least, console, progress, require_files, table
+from lr.commands.show import console, progress, require_at_least, require_files, table
 from lr.measure.datasets import ask, load_items
 from lr.measure.machine import conditions
 from lr.measure.store import write_json
@@ -50,7 +50,7 @@ class Theory:
 
     def run(self) -> None:
         at = self.at
-        at_least(at, k=1, width=1, steps=400, c=0, v=0, b=0, beta=0)
+        require_at_least(at, k=1, width=1, steps=400, c=0, v=0, b=0, beta=0)
         small = at.k <= 200 and at.width <= 8
         expected = "at most 200 and 8 for a simulation"
         require(small, "k, width", (at.k, at.width), expected)
@@ -91,8 +91,8 @@ MEANINGS = {
     "v": "a verdict, in steps of plain decoding",
 }
 TOKENS = "num_speculative_tokens"
-PLAIN = Way({"way": "ar"}, "ar")
-WAYS = (
+PLAIN_WAY = Way({"way": "ar"}, "ar")
+COMPARED_WAYS = (
     *(Way({"way": f"sd {k}"}, "sd", {TOKENS: k}) for k in (2, 4)),
     *(
         Way(
@@ -135,7 +135,7 @@ class Calibrate:
     models: ModelChoice = field(default_factory=ModelChoice)
 
     def run(self) -> None:
-        at_least(self, problems=4, num_speculative_tokens=1)
+        require_at_least(self, problems=4, num_speculative_tokens=1)
         require(self.compare != 1, "compare", self.compare, "0, or at least 2")
         require_files(output=self.output, json=self.json)
         out = console()
@@ -204,19 +204,21 @@ class Calibrate:
         the measured speedup with its standard error, and the prediction at the
         acceptance of these answers: a few answers keep more or less by chance."""
         questions = self._questions(Split.TEST)
-        self._events(reasoner, questions[0], self._options(WAYS[-1]))  # a first run
+        self._events(
+            reasoner, questions[0], self._options(COMPARED_WAYS[-1])
+        )  # a first run
         problems = _of_each(
             "comparing",
             questions,
             lambda question, number: {
                 way.name: self._events(reasoner, question, self._options(way))
-                for way in in_turn([PLAIN, *WAYS], number)
+                for way in in_turn([PLAIN_WAY, *COMPARED_WAYS], number)
             },
         )
         forwards = None if self.driver == "overlapped" else DRAFT_FORWARDS
-        plain = [_per_token(runs[PLAIN.name]) for runs in problems]
+        plain = [_per_token(runs[PLAIN_WAY.name]) for runs in problems]
         rows = []
-        for way in WAYS:
+        for way in COMPARED_WAYS:
             answers = Answers()
             for runs in problems:
                 answers.add(runs[way.name])
@@ -279,7 +281,7 @@ class Calibrate:
     def _clock(self, reasoner: Reasoner) -> Callable[[], float]:
         import torch
 
-        on_cpu = reasoner.engine.target.device.type == "cpu"
+        on_cpu = reasoner.engine.target_model.device.type == "cpu"
         one_process = self.driver == "lockstep" or not self.compare
         alone = on_cpu and one_process and torch.get_num_threads() == 1
         return time.process_time if alone else time.perf_counter

@@ -203,15 +203,15 @@ signs    ✓ accepted   ✗ rejected, or the target's correction   + bonus
          ✕ cancelled   ∅ none came"""
 """What `?` shows."""
 FIRST = "? explains the letters; Enter goes on."
-LETTERS = (
+MOVE_LETTERS = (
     "n next  v verdict  r rejection  f fork  c cache  t answer  z end  ? all  q quit"
 )
 """The letters shown below every screen on a terminal."""
-MOVES = {
+MOVE_HELP = {
     "n": "next", "b": "back", "e": "event", "s": "step", "r": "rejection", "v": "verdict",
     "z": "end",
 }  # fmt: skip
-MOST = 10_000  # The most moves that one line may ask for.
+MOST_MOVES = 10_000  # The most moves that one line may ask for.
 
 
 class StepperPrompt:
@@ -260,7 +260,7 @@ class StepperPrompt:
             raise StepperError(f"one word after {letter} is enough, not {len(words)}.")
         word = words[0] if words else None
         session = self.session
-        if letter in MOVES:
+        if letter in MOVE_HELP:
             self._move(letter, word)
             return
         match letter:
@@ -291,7 +291,7 @@ class StepperPrompt:
                 for side in session.sides:
                     if len(session.sides) > 1:
                         self._say(f"side {side.name}")
-                    self.out.print(answer_view(side.state.emitted, MOST))
+                    self.out.print(answer_view(side.state.emitted, MOST_MOVES))
             case "l":
                 self._show()
             case _:
@@ -299,9 +299,9 @@ class StepperPrompt:
 
     def _move(self, letter: str, word: str | None) -> None:
         """Move, several times if a number is given."""
-        count = _number(word or "1", f"{word!r} is no number of moves.", 1, MOST)
+        count = _number(word or "1", f"{word!r} is no number of moves.", 1, MOST_MOVES)
         moves = 0
-        while moves < count and self.session.go(MOVES[letter]):
+        while moves < count and self.session.go(MOVE_HELP[letter]):
             moves += 1
         if not moves:
             back = letter == "b"
@@ -317,7 +317,7 @@ class StepperPrompt:
             self.out.clear()
         self.out.print(screen(self.session))
         if self.out.is_terminal:
-            self._say(LETTERS)
+            self._say(MOVE_LETTERS)
         if message:
             self._say(message)
 

@@ -69,8 +69,8 @@ class Answer:
         self.served: Steps | None = None
         self._held = b""  # the beginning of a character that is not complete yet
 
-        self.target: Side  # and `draft`: set by `begin`
-        self.draft: DraftPart | None = None
+        self.target_side: Side  # and `draft_side`: set by `begin`
+        self.draft_side: DraftPart | None = None
         self.nodes: dict[NodeId, AnswerNode] = {}  # of the live tree
         self.pairs: dict[NodeId, Pair] = {}  # that wait for a verdict
         self.emitted: list[EmittedStep] = []
@@ -140,8 +140,8 @@ class Answer:
         """Open the prompt and carry out the first commands."""
         root = self.scheduler.root.id
         self.nodes[root] = AnswerNode(self.question.prompt)
-        self.target = target
-        self.draft = draft
+        self.target_side = target
+        self.draft_side = draft
         target.open(root, self.question.prompt)  # uncomputed; the first step reads it
         self._carry_out(self.scheduler.start())
 
@@ -149,7 +149,7 @@ class Answer:
         """Report finished steps to the scheduler, which ignores cancelled ones. Whether
         there were any."""
         # 1. Draft steps: their nodes now have a prefix.
-        drafted = [] if self.draft is None else self.draft.take()
+        drafted = [] if self.draft_side is None else self.draft_side.take()
         for written in drafted:
             node = self.nodes.get(written.node)
             # No node: the draft was cancelled. No step: it was given up.
@@ -158,7 +158,7 @@ class Answer:
                 node.drafted = written
             self._report(messages.Drafted(written.node, written.step))
         # 2. The target's own steps.
-        targeted = self.target.take()
+        targeted = self.target_side.take()
         for written in targeted:
             assert written.step is not None, "only a draft step is given up"
             # No node: an earlier one of these steps has ended its tree.
@@ -176,9 +176,9 @@ class Answer:
         """Stop all work and close all branches, in any state of the answer."""
         self.pairs.clear()
         self.nodes.clear()
-        self.target.end()
-        if self.draft is not None:
-            self.draft.end()
+        self.target_side.end()
+        if self.draft_side is not None:
+            self.draft_side.end()
         self.trace.events.sort(key=itemgetter(0))  # a worker's events came late
 
     def parent(self, node: NodeId) -> NodeId:
@@ -188,12 +188,12 @@ class Answer:
     def fork_target(self, node: NodeId) -> None:
         """Make the target's branch of `node`, if there is none: its parent's, followed
         by the draft step."""
-        if node in self.target.branches:
+        if node in self.target_side.branches:
             return
         parent = self.parent(node)
         self.fork_target(parent)  # may lack a branch itself, up to the root
         length = len(self.nodes[parent].tokens)  # where the draft step begins
-        self.target.fork(parent, node, length, self.nodes[node].tokens[length:])
+        self.target_side.fork(parent, node, length, self.nodes[node].tokens[length:])
 
     def _report(self, event: messages.Event) -> None:
         """Report an event to the scheduler and carry out its commands."""
@@ -205,8 +205,8 @@ class Answer:
         for command in commands:
             if self.trace.detailed or isinstance(command, messages.Emit):
                 self.trace.record(command)
-            if self.draft is not None:
-                self.draft.carry_out(self._with_sourced_steps(command))
+            if self.draft_side is not None:
+                self.draft_side.carry_out(self._with_sourced_steps(command))
             match command:
                 # The draft's side has begun these steps. Here, room for their tokens.
                 case messages.Draft(node, children):
@@ -218,14 +218,14 @@ class Answer:
                 case messages.Judge():
                     self.pairs[command.node] = self._pair(command)
                 case messages.Cancel((WorkKind.TARGET, node)):
-                    self.target.cancel(node)
+                    self.target_side.cancel(node)
                 case messages.Cancel((WorkKind.JUDGE, node)):
                     self.pairs.pop(node, None)
                 case messages.Emit():
                     self._emit(command)
                 case messages.Release(node):
                     self.nodes.pop(node, None)
-                    self.target.close(node)
+                    self.target_side.close(node)
 
     def _with_sourced_steps(self, command: messages.Command) -> messages.Command:
         """The command; if it begins draft steps, with those of a step source, whose time
@@ -260,11 +260,11 @@ class Answer:
             # New randomness: the step written so far may have had a say in the verdict.
             stream = stream.fold_in("kept")
             state.begun = target.begun
-            branch = self.target.branches[node]
-            self.target.writer.runner.rewind(branch, len(state.tokens) - 1)
+            branch = self.target_side.branches[node]
+            self.target_side.writer.runner.rewind(branch, len(state.tokens) - 1)
             branch.extend((state.tokens[-1], *state.begun))
         steering = self.steering
-        self.target.write(
+        self.target_side.write(
             node,
             node.index,
             target.limit,
@@ -298,11 +298,13 @@ class Answer:
         self.emitted.append(command.emitted)
         if root is not None and root == node:  # an accepted draft step
             self.fork_target(node)  # now, because its parent is about to be closed
-            self.target.succeed(self.parent(node), node, len(self.nodes[node].tokens))
+            self.target_side.succeed(
+                self.parent(node), node, len(self.nodes[node].tokens)
+            )
         elif root is not None:  # the target's step: a new root after it
             # The target's branch ends in the step already; the draft has to read it.
             tokens = command.emitted.step.tokens
             self.nodes[root] = AnswerNode(self.nodes.pop(node).tokens + tokens)
-            self.target.rename(node, root)
+            self.target_side.rename(node, root)
         if self.steering is not None:
             self.steering.decide()  # the counts now include this step

@@ -58,8 +58,8 @@ class Engine:
     """
 
     codec: Codec
-    target: CausalLM
-    draft: CausalLM | None = None
+    target_model: CausalLM
+    draft_model: CausalLM | None = None
     known_tokens: int | None = None
     num_blocks: int | None = None
     worker: DraftWorker | None = None
@@ -70,20 +70,22 @@ class Engine:
 
     def __post_init__(self) -> None:
         vocab_size = self.codec.vocab_size
-        target = Runners(self.target, vocab_size, None, self.num_blocks)
+        target = Runners(self.target_model, vocab_size, None, self.num_blocks)
         self.runners = {Role.TARGET: target}  # whoever runs a model borrows one
-        if self.draft is None:
+        if self.draft_model is None:
             return
-        drafts = Runners(self.draft, vocab_size, self.known_tokens, self.num_blocks)
+        drafts = Runners(
+            self.draft_model, vocab_size, self.known_tokens, self.num_blocks
+        )
         self.runners[Role.DRAFT] = drafts
-        self.worker = self.worker or self._new_worker(self.draft, drafts)
+        self.worker = self.worker or self._new_worker(self.draft_model, drafts)
 
     def _new_worker(self, draft: CausalLM, drafts: Runners) -> DraftWorker:
         """A process, which reads these weights if it can and else loads the checkpoint
         too; a thread if the draft has no checkpoint, or shares a GPU with the target."""
         name = self.names.get("draft")
         token_bytes = self.codec.token_bytes
-        if name is None or is_one_gpu(draft.device, self.target.device):
+        if name is None or is_one_gpu(draft.device, self.target_model.device):
             self.beside = beside = replace(drafts, idle=[])  # caches of its own
             return DraftWorker(partial(_given, (beside, token_bytes)), as_thread=True)
         weights = draft.state_dict().values()
@@ -107,7 +109,7 @@ class Engine:
     def usual_mode(self) -> Mode:
         """The mode of an answer whose options name none: what the target's checkpoint
         names, else the fastest that the models allow."""
-        if self.draft is None:
+        if self.draft_model is None:
             return "ar"
         stated: Mode | None = self.codec.generation_config.get("mode")
         return stated or "lr+sd"
@@ -129,17 +131,17 @@ class Engine:
             text, system=options.system, enable_thinking=options.enable_thinking
         )
         # Without a draft model the target's own context is the limit.
-        draft = self.draft if options.needs_draft else self.target
+        draft = self.draft_model if options.needs_draft else self.target_model
         if draft is None:
             raise SettingError(
                 f"mode {options.mode!r} needs a draft model here; give a draft or use "
                 "mode 'ar'."
             )
-        limits = limits_of(options, len(prompt), self.target.config, draft.config)
+        limits = limits_of(options, len(prompt), self.target_model.config, draft.config)
         verifier = variant.verifier or verifier
         reads = options.looks_ahead and bool(verifier.requires & NEEDS_READING)
         longest = len(prompt) + limits.max_tokens  # tokens on a branch
-        target = self.target
+        target = self.target_model
         models = {**self.names, "device": target.device, "dtype": target.dtype}
         return Question(
             text=text,
@@ -178,7 +180,7 @@ class Engine:
         blocks = self.cache_size(answers, concurrency)
         waiting = deque(answers)  # for room in the cache
         with ExitStack() as stack:
-            stream = stack.enter_context(own_stream(self.target.device))
+            stream = stack.enter_context(own_stream(self.target_model.device))
             with stream():
                 loop = Loop(
                     question,
@@ -246,7 +248,7 @@ class Engine:
         for runners in (self.beside, *self.runners.values()):
             if runners is not None:
                 runners.end()
-        self.target.close()
+        self.target_model.close()
 
 
 def _given(parts: Parts) -> Parts:

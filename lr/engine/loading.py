@@ -14,7 +14,7 @@ from lr.model.codec import Codec
 from lr.model.device import find_device
 from lr.model.pack import can_pack, pack
 from lr.model.qwen import CausalLM
-from lr.model.weights import Progress, load_model, usual_dtype
+from lr.model.weights import LoadProgress, load_model, usual_dtype
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Loader:
     dtype: torch.dtype | None = None
     attention: str = "auto"
     graphs: bool = True
-    progress: Progress | None = None
+    progress: LoadProgress | None = None
 
     def load(self, name: str | Path, *devices: str | torch.device) -> CausalLM:
         """A model, ready to run, split over several processes if there are several

@@ -69,12 +69,12 @@ class Loop:
         self.borrowed: dict[str, ModelRunner] = {}
         self.verifier = question.verifier
         self.worker = worker
-        self.draft: StepWriter | None = None  # without a worker
+        self.draft_writer: StepWriter | None = None  # without a worker
         if worker is not None:
             self._begin(worker, question)
         elif options.looks_ahead:
             config = question.writer_config(Role.DRAFT)
-            self.draft = self._writer(config, 1 + options.drafts_tokens)
+            self.draft_writer = self._writer(config, 1 + options.drafts_tokens)
         self.draft_forwards = options.draft_forwards
         self.forwards_left = self.draft_forwards  # of the draft, until the target's
         # By now the draft's worker has recorded its CUDA graphs: two must not record at
@@ -85,11 +85,11 @@ class Loop:
         if options.drafts_tokens:
             drafter_runner = (
                 self._borrow("drafter", Role.DRAFT)
-                if self.draft is None
-                else self.draft.runner
+                if self.draft_writer is None
+                else self.draft_writer.runner
             )
         config = question.writer_config(Role.TARGET, drafter_runner)
-        self.target = self._writer(config)
+        self.target_writer = self._writer(config)
         layer = question.watched_layer(config.speculation)
         self.borrowed[Role.TARGET.value].watch(layer)
         stack.callback(self.close)
@@ -130,10 +130,12 @@ class Loop:
         draft: DraftPart | None = None
         if self.worker is not None:
             draft = self.worker.side(answer.trace, answer.question.draft_plan())
-        elif self.draft is not None:
-            draft = DraftSide(self.draft, answer.trace, answer.question.draft_plan())
+        elif self.draft_writer is not None:
+            draft = DraftSide(
+                self.draft_writer, answer.trace, answer.question.draft_plan()
+            )
         self.live.append(answer)
-        answer.begin(Side(self.target, answer.trace), draft)
+        answer.begin(Side(self.target_writer, answer.trace), draft)
 
     def remove(self, answer: Answer) -> None:
         """Stop answering, whether the answer is complete or not."""
@@ -152,7 +154,7 @@ class Loop:
             self.worker.poll(wait=False)
         if self._take():  # the scheduler may have asked for something else
             return
-        draft = self.draft
+        draft = self.draft_writer
         drafting = draft is not None and draft.busy and self.forwards_left > 0
         begins = self.forwards_left == self.draft_forwards  # the target has just run
         if (begins or not drafting) and self._judge():  # verdicts first
@@ -163,8 +165,8 @@ class Loop:
             self._take()
             return
         self.forwards_left = self.draft_forwards
-        if self.target.busy:
-            self.target.poll()
+        if self.target_writer.busy:
+            self.target_writer.poll()
             self._take()
         elif self.worker is not None and self.worker.busy:
             self.worker.poll(wait=True)  # nothing to do here until it reports
@@ -227,7 +229,7 @@ def read_drafts(
     c. The logits after x, a, b are those of a, b, c. Then the branch is cut back by one,
     since the last token of a branch must be uncomputed.
     """
-    runner = waiting[0][0].target.writer.runner  # one for all answers
+    runner = waiting[0][0].target_side.writer.runner  # one for all answers
     branches: list[Branch] = []
     try:
         for answer, node in waiting:
@@ -236,7 +238,7 @@ def read_drafts(
             prefix = answer.nodes[parent].tokens
             # after the prefix's last token come the logits of the step's first
             tokens = (prefix[-1], *answer.pairs[node].draft.tokens)
-            branches.append(answer.target.forked(parent, len(prefix) - 1, tokens))
+            branches.append(answer.target_side.forked(parent, len(prefix) - 1, tokens))
         readings = runner.forward(branches, "all")  # [t, v] each
     except BaseException:
         for branch in branches:
@@ -253,10 +255,10 @@ def read_drafts(
         tokens = pair.draft.tokens
         runner.rewind(branch, len(branch) - 1)
         branch.append(tokens[-1])
-        if node in answer.target.branches:
+        if node in answer.target_side.branches:
             runner.close(branch)
         else:  # keep the branch: the tokens are computed
-            answer.target.adopt(node, branch)
+            answer.target_side.adopt(node, branch)
         # before each token of the step, and after the last: t + 1 rows
         rows = slice(-len(tokens) - 1, None)
         before = logits[rows][:-1]  # [t, v]
@@ -292,10 +294,12 @@ def begin_correction(answer: Answer, node: NodeId, before: Tensor) -> None:
     begun = tuple(drawn[: common_length(drawn, draft_tokens) + 1])
     if len(begun) <= len(answer.nodes[parent].begun):
         return  # another alternative has shown more of the same step
-    runner = answer.target.writer.runner
-    branch = runner.fork(answer.target.branches[node])  # prefix and draft step
+    runner = answer.target_side.writer.runner
+    branch = runner.fork(answer.target_side.branches[node])  # prefix and draft step
     length = len(answer.nodes[parent].tokens) + len(begun)
     runner.rewind(branch, length - 1)  # what both steps have in common
     branch.append(begun[-1])
-    runner.swap(answer.target.branches[parent], branch)  # that held the prefix alone
+    runner.swap(
+        answer.target_side.branches[parent], branch
+    )  # that held the prefix alone
     answer.nodes[parent].begun = begun

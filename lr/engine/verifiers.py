@@ -24,9 +24,9 @@ from lr.model.attention import flash_or_plain
 from lr.model.codec import Codec
 from lr.model.qwen import CausalLM
 from lr.model.weights import checkpoint_id
-from lr.registry import load_file, oracle_for
+from lr.registry import load_file, load_oracle
 from lr.spec.checks import make_part
-from lr.spec.verifiers.base import ExactVerifier, Verifier, check_verifier
+from lr.spec.verifiers.base import ExactVerifier, Verifier, checked_verifier
 from lr.spec.verifiers.fitted import SCORES, Fit, FittedVerifier
 from lr.spec.verifiers.judge import JUDGE_TOKENS, JudgeVerifier, PromptedModel
 from lr.spec.verifiers.named import (
@@ -53,7 +53,7 @@ THRESHOLDS: dict[str, float | None] = {
 }
 """The verifiers by name, with the default of the number that may follow the name (None:
 none may)."""
-CHECKPOINTS = {
+ASKED_CHECKPOINTS = {
     "judge": "an instruction-tuned Qwen such as Qwen/Qwen2.5-7B-Instruct",
     "embedding": "a sentence encoder such as sentence-transformers/all-mpnet-base-v2",
 }
@@ -101,27 +101,27 @@ class VerifierChoice:
         if isinstance(self.wanted, str) and ".py:" in self.wanted:
             self.wanted = _own(self.wanted)
         if not isinstance(self.wanted, str):
-            self.name = check_verifier(self.wanted).name
+            self.name = checked_verifier(self.wanted).name
             return
         self.name = self.wanted
         kind, _ = _parse(self.name)
         if kind == "fitted":
             self.fit, self.threshold = _parse_fitted(self.name)
             # the one whose checkpoint its file needs, if any
-            kind = next((n for n in CHECKPOINTS if n in self.fit.signals), kind)
+            kind = next((n for n in ASKED_CHECKPOINTS if n in self.fit.signals), kind)
         if kind == "oracle":
-            oracle_for(self.codec)  # refuses a target of another language
+            load_oracle(self.codec)  # refuses a target of another language
         if kind == "judge":
             self.checkpoint = self.checkpoint or own_judge(self.codec)
-        if self.checkpoint is not None and kind not in CHECKPOINTS:
+        if self.checkpoint is not None and kind not in ASKED_CHECKPOINTS:
             raise SettingError(
                 f"judge is {str(self.checkpoint)!r}, but verifier {self.name!r} uses no judge "
                 "model; omit judge, or use verifier judge."
             )
-        if self.checkpoint is None and kind in CHECKPOINTS:
+        if self.checkpoint is None and kind in ASKED_CHECKPOINTS:
             raise SettingError(
                 f"verifier {self.name!r} needs its own checkpoint: give judge (on the command "
-                f"line --judge_model), {CHECKPOINTS[kind]}."
+                f"line --judge_model), {ASKED_CHECKPOINTS[kind]}."
             )
 
     @property
@@ -149,7 +149,7 @@ class VerifierChoice:
             case "exact":
                 return ExactVerifier()
             case "oracle":
-                return oracle_for(self.codec)
+                return load_oracle(self.codec)
             case "judge":
                 assert target is not None
                 return JudgeVerifier(self._judge(target, draft), decode, threshold)

@@ -133,7 +133,7 @@ def draft(connection: Connection, parts: Parts, begin: Begin) -> None:
     connection.send(News())
 
 
-def serve(connection: Connection, load: Callable[[], Parts]) -> None:
+def run_worker(connection: Connection, load: Callable[[], Parts]) -> None:
     """The worker's life: load the model, then one loop after the other, until the other
     end of the connection closes."""
     with suppress(EOFError, OSError), closing(connection), reports_errors(connection):
@@ -163,7 +163,7 @@ def process_main(connection: Connection, load: Callable[[], Parts]) -> None:
     """The main function of a process. Ctrl-C reaches both; the parent handles it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
-    serve(connection, load)
+    run_worker(connection, load)
     os._exit(0)  # nothing needs saving, and an interpreter with torch exits slowly
 
 
@@ -199,7 +199,7 @@ class DraftWorker:
         if self.as_thread:
             self._connection, far_end = Pipe()
             worker = threading.Thread(
-                target=serve, args=(far_end, self.load), daemon=True
+                target=run_worker, args=(far_end, self.load), daemon=True
             )
             worker.start()
         else:

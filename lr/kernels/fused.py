@@ -23,7 +23,7 @@ from torch import Tensor
 
 PART = 1024  # columns of the MLP that one program computes
 # `linear` reads a row of a matrix in pieces of BLOCK numbers, UNROLL pieces at a time
-ROW = {"BLOCK": 1024, "UNROLL": 2, "num_warps": 4}
+ROW_LAUNCH = {"BLOCK": 1024, "UNROLL": 2, "num_warps": 4}
 
 
 def chained(x: Tensor) -> dict[str, bool]:
@@ -219,7 +219,7 @@ def linear(
     with torch.cuda.device_of(x):
         _linear[n,](
             x, weight, norm_weight, plus, out, n, eps,
-            SIZE=size, GATED=gated, **ROW, **chained(x),
+            SIZE=size, GATED=gated, **ROW_LAUNCH, **chained(x),
         )  # fmt: skip
     return out
 

@@ -33,12 +33,12 @@ def install(layers: nn.ModuleList, norm: RMSNorm) -> None:
 
 
 PASSED = (RMSNorm, HeadNorm, MLP, Attention)  # parts that the kernels go past
-Stream = Tensor | tuple[Tensor, Tensor]
+Residual = Tensor | tuple[Tensor, Tensor]
 """The residual stream x [n, e] between two layers, or two addends of it: the next
 kernel adds them where it norms them."""
 
 
-def norm_forward(norm: RMSNorm, stream: Stream) -> Tensor:
+def norm_forward(norm: RMSNorm, stream: Residual) -> Tensor:
     """`RMSNorm.forward` of the residual stream."""
     x, addend = stream if isinstance(stream, tuple) else (stream, None)
     return fused.add_norm(x, addend, norm.weight, norm.eps)[1]
@@ -47,11 +47,11 @@ def norm_forward(norm: RMSNorm, stream: Stream) -> Tensor:
 def layer_forward(
     layer: DecoderLayer,
     following: nn.Module,
-    stream: Stream,
+    stream: Residual,
     cos: Tensor,
     signed_sin: Tensor,
     attend: Attend,
-) -> Stream:
+) -> Residual:
     """`DecoderLayer.forward` of the residual stream."""
     x, addend = stream if isinstance(stream, tuple) else (stream, None)
     if not standard(layer):

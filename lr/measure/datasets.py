@@ -38,8 +38,8 @@ _PROGRAM = (
 
 HUMAN_EVAL = "prompt test entry_point".split()
 IDS = "task_id unique_id question_id record_id id".split()
-QUESTIONS = "problem question prompt".split()
-ANSWERS = (
+QUESTION_FIELDS = "problem question prompt".split()
+ANSWER_FIELDS = (
     "answer expected_answer final_answer correct_answer ground_truth target gold "
     "answerkey correct"
 ).split()
@@ -248,14 +248,17 @@ def _recognise(row: _Row, seed: int) -> Item:
         return Item(0, row.take("turns"), Task.FREE)
     # SVAMP and ASDiv tell the story apart from the question
     body = f"{row.take('body').strip()} " if row.get("body") else ""
-    question = row.take(*QUESTIONS)
-    check(question, f"it has no field {', '.join(QUESTIONS)}. Its fields: {row.names}.")
+    question = row.take(*QUESTION_FIELDS)
+    check(
+        question,
+        f"it has no field {', '.join(QUESTION_FIELDS)}. Its fields: {row.names}.",
+    )
     question = f"{body}{question}"
     if row.keys() >= {"correct_answer", "incorrect_answer_1"}:
         return _gpqa(row, question, seed)
     if options := row.pop("choices", None) or row.pop("options", None):
         return _choice(row, question, options)
-    answer = row.take(*ANSWERS)
+    answer = row.take(*ANSWER_FIELDS)
     if not answer and "solution" not in row:
         return Item(0, question, Task.FREE)
     gold = gold_answer(answer) if answer else boxed_answer(row.take("solution"))
@@ -305,7 +308,7 @@ def _choice(row: _Row, question: str, options: Any) -> Item:
 
     stated = {
         name: row.pop(name)
-        for name in ("answer_index", *ANSWERS)
+        for name in ("answer_index", *ANSWER_FIELDS)
         if row.get(name) is not None
     }
     right = {find(*field) for field in stated.items()}

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from lr.model.qwen import CausalLM
 
-END = "<|end|>"
+DUMMY_END = "<|end|>"
 END_ID = 256
 
 
@@ -91,13 +91,13 @@ def dummy_tokenizer(name: str | Path) -> Any:
     expected = f"{END_ID + 1} or more, for the bytes and the end of sequence"
     require(size > END_ID, f"vocab_size of {name}", size, expected)
     words = {f"\u0120w{token}": token for token in range(END_ID + 1, size)}
-    vocabulary = {**printable_bytes(), END: END_ID, **words}
+    vocabulary = {**printable_bytes(), DUMMY_END: END_ID, **words}
     backend = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(
         add_prefix_space=False, use_regex=False
     )
     backend.decoder = decoders.ByteLevel()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token=END)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token=DUMMY_END)
     tokenizer.chat_template = "{{ messages | map(attribute='content') | join('\\n') }}"
     return tokenizer
 

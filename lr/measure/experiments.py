@@ -19,7 +19,7 @@ from lr.measure.ways import Way
 from lr.theory.hybrid import hybrid_speedup
 from lr.trace import Stats
 from lr.types import require
-from lr.watch.figures.plots import draw
+from lr.watch.figures.plots import draw_panels
 
 # The paper's Table 1: modes side by side.
 
@@ -85,7 +85,7 @@ def whole_numbers(values: Sequence[str]) -> list[int]:
 
 # Table 3: does a wider tree pay?
 
-WIDTHS = ("1", "2", "4", "8")
+WIDTH_VALUES = ("1", "2", "4", "8")
 
 
 def width_ways(lab: Lab) -> list[Way]:
@@ -93,7 +93,7 @@ def width_ways(lab: Lab) -> list[Way]:
     oracle, if any."""
     ways = [Way({"verifier": "plain decoding", "W": None}, "ar")]
     for verifier in (None, "oracle") if lab.is_tiny else (None,):
-        for width in whole_numbers(lab.values or WIDTHS):
+        for width in whole_numbers(lab.values or WIDTH_VALUES):
             cells = {"verifier": verifier or "as given", "W": width}
             options = {"depth": 2, "width": width}
             ways.append(Way(cells, lab.mode, options, verifier))
@@ -243,7 +243,7 @@ class Experiment:
 
 
 RIGHT = ("right", "right, 95 %")
-FASTER = ("speedup", "speedup, 95 %", "middle half", "tokens/pass")
+SPEEDUP_COLUMNS = ("speedup", "speedup, 95 %", "middle half", "tokens/pass")
 KEPT = ("steps kept", "tokens kept")
 FLIPS = ("lost", "won", "p")
 EXPERIMENTS = {
@@ -251,7 +251,7 @@ EXPERIMENTS = {
         "Modes side by side",
         problems=60,
         ways=speedup_ways,
-        heads=(*RIGHT, "tokens/s", *FASTER, *KEPT, "length", "wasted", *FLIPS),
+        heads=(*RIGHT, "tokens/s", *SPEEDUP_COLUMNS, *KEPT, "length", "wasted", *FLIPS),
         drawn=("right", "speedup"),
     ),
     "verifiers": Experiment(
@@ -267,7 +267,7 @@ EXPERIMENTS = {
         "Width at depth 2",
         problems=24,
         ways=width_ways,
-        heads=(*RIGHT, "steps kept", *FASTER, "wasted"),
+        heads=(*RIGHT, "steps kept", *SPEEDUP_COLUMNS, "wasted"),
         drawn=("places kept", "speedup"),
         extra=places_kept,
     ),
@@ -275,7 +275,7 @@ EXPERIMENTS = {
         "Where the time goes",
         problems=12,
         ways=profile_ways,
-        heads=("tokens/s", *FASTER),
+        heads=("tokens/s", *SPEEDUP_COLUMNS),
         drawn=("target", "overlap"),
         extra=time_shares,
     ),
@@ -283,14 +283,14 @@ EXPERIMENTS = {
         "A budget of M positions per target pass",
         problems=16,
         ways=budget_ways,
-        heads=(*KEPT, *FASTER),
+        heads=(*KEPT, *SPEEDUP_COLUMNS),
         drawn=("tokens/pass", "speedup"),
     ),
     "segmentation": Experiment(
         "Where steps end",
         problems=24,
         ways=segmentation_ways,
-        heads=(*RIGHT, "steps kept", *FASTER),
+        heads=(*RIGHT, "steps kept", *SPEEDUP_COLUMNS),
         drawn=("steps kept", "speedup"),
         extra=step_sizes,
     ),
@@ -320,12 +320,12 @@ def write_results(
         "command": command,
         "conditions": dict(conditions),
         "columns": list(rows[0]),
-        "rows": report.plain([list(row.values()) for row in rows]),
+        "rows": report.as_json([list(row.values()) for row in rows]),
     }
     store.write(f"{name}.json", content)
     figures = []
     if find_spec("matplotlib"):
         labels = [" ".join(map(report.cell, r.way.cells.values())) for r in results]
         panels = [report.bars(head, labels, rows) for head in experiment.drawn]
-        figures = draw(panels, folder / name, title)
+        figures = draw_panels(panels, folder / name, title)
     return [folder / f"{name}.md", folder / f"{name}.json", *figures]

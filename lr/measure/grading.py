@@ -178,10 +178,10 @@ class Grader(AbstractContextManager["Grader"]):
         if all(notes) and notes[0] != notes[1]:
             return False, "different bases or units"
         if self._worker is None:
-            from lr.measure.math_worker import serve
+            from lr.measure.math_worker import compare_pairs
             from lr.model.device import start_process
 
-            _, self._worker = start_process(serve, self.seconds, name="lr math")
+            _, self._worker = start_process(compare_pairs, self.seconds, name="lr math")
         try:
             self._worker.send(sides)
             verdict = self._worker.recv()

@@ -39,8 +39,8 @@ from lr.spec.verifiers.judge import (
 )
 from lr.types import Verdict, require
 
-WORDS = ("aligned", "unaligned")
-PAUSE = 0.5  # seconds before the second attempt; doubles, up to the timeout
+VERDICT_WORDS = ("aligned", "unaligned")
+FIRST_PAUSE = 0.5  # seconds before the second attempt; doubles, up to the timeout
 BUSY = (408, 429)  # with 5xx: statuses that another attempt may mend
 UNFIT = (400, 413, 422)  # the request has a field or a length that the server refuses
 SHORT = {"temperature": 0, "max_tokens": 16}  # "[unaligned]" takes about five
@@ -167,7 +167,7 @@ class ServedJudge(Verifier):
         question = fill_prompt(JUDGE_PROMPT, *texts_of(pair, self.decode))
         messages = [{"role": "user", "content": question}]
         body = {"model": self.model, "messages": messages}
-        usual = PAUSE
+        usual = FIRST_PAUSE
         wish = ""  # of the server: the seconds until the next attempt
         for attempt in range(self.attempts):
             if attempt:
@@ -296,7 +296,7 @@ def read_choice(choice: Any) -> Verdict | None:
         # "they look aligned, but are unaligned"
         or (not begins and "unaligned" in after)
     )
-    if word in WORDS and not denied and begins:
+    if word in VERDICT_WORDS and not denied and begins:
         share = aligned_share(choice, content)
         if share is not None:
             return at_least(0.5, share, f"judge: P(aligned) = {share:.3f}")
@@ -319,7 +319,7 @@ def aligned_share(choice: Any, content: str) -> float | None:
         chances = [0.0, 0.0]
         for entry in first["top_logprobs"]:
             piece = re.sub(r"^\W+", "", entry["token"].lower())
-            for index, word in enumerate(WORDS):
+            for index, word in enumerate(VERDICT_WORDS):
                 if piece and word.startswith(piece[: len(word)]):
                     chances[index] += math.exp(min(entry["logprob"], 0.0))
         return chances[0] / sum(chances)

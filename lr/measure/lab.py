@@ -106,7 +106,7 @@ class Lab:
             if not checkpoint and kind.startswith("judge"):
                 checkpoint = self.judge or ""
             reasoner = self.reasoner()
-            target = reasoner.engine.target
+            target = reasoner.engine.target_model
             choice = VerifierChoice(
                 kind,
                 reasoner.codec,
@@ -157,7 +157,7 @@ class Lab:
         if not missing:
             return
         engine = self.reasoner().engine
-        model = engine.target if role is Role.TARGET else engine.draft
+        model = engine.target_model if role is Role.TARGET else engine.draft_model
         flag = "--model" if role is Role.TARGET else "--draft_model"
         expected = f"{flag}: the pairs hold no log-probabilities of it"
         require(model is not None, role.value, None, expected)
@@ -313,5 +313,5 @@ class Lab:
         }
         if way.verifier is not None:
             settings["verifier"] = way.verifier
-        device = self.reasoner().engine.target.device
+        device = self.reasoner().engine.target_model.device
         return run_head("lr experiment", identified(settings), [str(device)])

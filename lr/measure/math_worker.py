@@ -31,7 +31,7 @@ _HALF_READ = re.compile(
 )
 
 
-def serve(connection: Connection, seconds: float) -> None:
+def compare_pairs(connection: Connection, seconds: float) -> None:
     """Send the verdict on each pair (gold, answer) received. Ends with the connection,
     or when a verdict takes longer than `seconds`."""
     if sys.platform != "win32":

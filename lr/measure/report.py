@@ -46,7 +46,15 @@ STATED = (
 """Settings that are not the method: where two runs differ in them, a note says so. So
 it does for the content of a file that both name."""
 DRAWS = 2000  # of the bootstrap; seeds move an interval by about 1/20 of its width
-COMPARED = ("speedup", "speedup, 95 %", "middle half", "length", "lost", "won", "p")
+COMPARED_COLUMNS = (
+    "speedup",
+    "speedup, 95 %",
+    "middle half",
+    "length",
+    "lost",
+    "won",
+    "p",
+)
 Interval = tuple[float, float]
 AnswerRecord = dict[str, Any]  # the content of a result's file
 
@@ -76,10 +84,12 @@ def speedup_of(problems: Sequence[Sequence[float]]) -> tuple[float, Interval]:
         tokens, seconds, base_tokens, base_seconds = np.moveaxis(drawn.sum(-2), -1, 0)
         return (tokens / seconds) / (base_tokens / base_seconds)
 
-    table = np.array(problems, dtype=float)
+    markdown_table = np.array(problems, dtype=float)
     with np.errstate(divide="ignore", invalid="ignore"):
-        value = float(ratio(table))
-        return (value if math.isfinite(value) else math.nan), _bootstrap(table, ratio)
+        value = float(ratio(markdown_table))
+        return (value if math.isfinite(value) else math.nan), _bootstrap(
+            markdown_table, ratio
+        )
 
 
 def _bootstrap(values: Any, statistic: Callable[[Any], Any]) -> Interval:
@@ -200,7 +210,7 @@ def summarise(run: RunResults, baseline: RunResults | None = None) -> Summary:
         if record.get("right") is not None:
             grades.setdefault(key.number, []).append(bool(record["right"]))
     right, interval = accuracy(list(grades.values())) if grades else (None, None)
-    compared: dict[str, Any] = dict.fromkeys(COMPARED)
+    compared: dict[str, Any] = dict.fromkeys(COMPARED_COLUMNS)
     facts: list[str] = []
     if baseline is not None and baseline is not run:
         compared, facts = compare(run, baseline)
@@ -300,7 +310,7 @@ def compare(run: RunResults, baseline: RunResults) -> tuple[dict[str, Any], list
     if len(each) >= 4:
         middle = tuple(np.nanpercentile(each, (25, 75)).tolist())
     columns = (speedup, interval, middle, length, lost, won, p)
-    return dict(zip(COMPARED, columns, strict=True)), facts
+    return dict(zip(COMPARED_COLUMNS, columns, strict=True)), facts
 
 
 def num_tokens(record: AnswerRecord) -> int:
@@ -308,8 +318,8 @@ def num_tokens(record: AnswerRecord) -> int:
     return len(record.get("generation_tokens", ()))
 
 
-FORMS = {"tokens/s": ".1f", "mean": ".1f", "wasted": ".0%", "p": ".2g"}
-FORMS |= dict.fromkeys(("right", "right, 95 %"), ".1%")
+NUMBER_FORMATS = {"tokens/s": ".1f", "mean": ".1f", "wasted": ".0%", "p": ".2g"}
+NUMBER_FORMATS |= dict.fromkeys(("right", "right, 95 %"), ".1%")
 """The number formats of columns; .2f for all others."""
 LEGEND = (
     "right: pass@1, the mean over problems of the share of right samples. tokens/s: "
@@ -337,7 +347,9 @@ def cell(value: object, form: str = ".2f") -> str:
 def texts(rows: Sequence[Mapping[str, object]]) -> list[list[str]]:
     """Heads and cells of a table, without columns that are empty in every row."""
     heads = [h for h in rows[0] if any(cell(row[h]) for row in rows)]
-    filled = ([cell(row[h], FORMS.get(h, ".2f")) for h in heads] for row in rows)
+    filled = (
+        [cell(row[h], NUMBER_FORMATS.get(h, ".2f")) for h in heads] for row in rows
+    )
     return [heads, *filled]
 
 
@@ -369,7 +381,7 @@ def notes(summaries: Sequence[Summary]) -> list[str]:
     return lines
 
 
-def table(rows: Iterable[Iterable[str]]) -> list[str]:
+def markdown_table(rows: Iterable[Iterable[str]]) -> list[str]:
     """The lines of a Markdown table; the first row is the head."""
     head, *lines = ["| " + " | ".join(row) + " |" for row in rows]
     rule = "| " + " | ".join(["---"] * (head.count(" | ") + 1)) + " |"
@@ -381,10 +393,10 @@ def markdown(
 ) -> list[str]:
     """The lines of a table and of its notes."""
     notes_of_all = [f"- {note}" for note in notes(summaries)]
-    return [*table(texts(rows)), "", *notes_of_all, ""]
+    return [*markdown_table(texts(rows)), "", *notes_of_all, ""]
 
 
-def plain(value: object) -> Any:
+def as_json(value: object) -> Any:
     """A value as JSON has it: tuples become lists, NaN becomes null."""
     from msgspec import json
 

@@ -42,7 +42,7 @@ from lr.watch.trace.file import trace_lines
 from lr.watch.trace.record import trace_of
 
 WARM_UP_TOKENS = 16
-SMALL = 32 << 20  # Bytes of a file that is read to identify it.
+SMALL_FILE = 32 << 20  # Bytes of a file that is read to identify it.
 CODE_AND_WEIGHTS = {".py", ".json", ".jinja", ".txt", ".model", ".safetensors"}
 
 
@@ -256,7 +256,7 @@ def signature(path: Path) -> str:
     for file in sorted(path.iterdir()) if path.is_dir() else [path]:
         if file.suffix in CODE_AND_WEIGHTS and file.is_file():
             facts = file.stat()
-            if facts.st_size <= SMALL:
+            if facts.st_size <= SMALL_FILE:
                 content = file.read_bytes()
             elif file.is_symlink():
                 content = file.resolve().name.encode()

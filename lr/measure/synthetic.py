@@ -47,7 +47,7 @@ INSTRUCTIONS, FRAME = list(range(180)), range(32)
 """Tokens of a judge's prompt: the shared beginning, and those around the two steps."""
 FITTING = "width 1 (siblings would get the same verdict), and ngram or draft"
 BYTES = 256  # tokens that every dummy has
-STEPS, TOKENS = 8, 32
+DRAWN_STEPS, DRAWN_TOKENS = 8, 32
 """Block sizes of `kept_in` for steps and tokens. Small blocks keep short runs close to
 the rate; large blocks look more like independent draws."""
 
@@ -232,7 +232,7 @@ class SyntheticRule(AcceptanceRule):
         stream = draws.stream.fold_in("synthetic")
         n = 0
         while n < len(proposal) and kept_at(
-            stream, self.alpha, TOKENS, draws.offset + n
+            stream, self.alpha, DRAWN_TOKENS, draws.offset + n
         ):
             n += 1
         return self.outcomes(p_rows, proposal)[n]
@@ -259,7 +259,7 @@ class SyntheticVerifier(Verifier):
         rate = self.synthetic.alpha1
         return [
             Verdict(
-                kept_at(self.stream, rate, STEPS, pair.index),
+                kept_at(self.stream, rate, DRAWN_STEPS, pair.index),
                 why=f"drawn for step {pair.index}",
             )
             for pair in pairs

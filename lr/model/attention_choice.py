@@ -22,8 +22,8 @@ from lr.model.graphs import StepGraphs
 from lr.model.qwen import CausalLM
 from lr.types import require
 
-NAMES = ("auto", "flash", "triton", "sdpa", "reference")
-PLAIN = {"sdpa": SDPA, "reference": REFERENCE}  # they work everywhere
+ATTENTION_NAMES = ("auto", "flash", "triton", "sdpa", "reference")
+PLAIN_ATTENTION = {"sdpa": SDPA, "reference": REFERENCE}  # they work everywhere
 ROUNDINGS = 6
 """Roundings of the dtype by which a row of a trial may be off, relative to its size. In
 bfloat16, what is right is off by at most 3, a mask that is wrong for one key in 40 by 9
@@ -64,7 +64,12 @@ def set_attention(model: CausalLM, kind: AttentionKind) -> None:
 
 def choose_attention(name: str, needs: AttentionNeeds) -> AttentionKind:
     """The first kind that goes by `name` and works. Raises SettingError."""
-    require(name in NAMES, "attention", name, f"{', '.join(NAMES[:-1])} or {NAMES[-1]}")
+    require(
+        name in ATTENTION_NAMES,
+        "attention",
+        name,
+        f"{', '.join(ATTENTION_NAMES[:-1])} or {ATTENTION_NAMES[-1]}",
+    )
     reasons = []
     for label, kind in candidates(needs, name):
         if not isinstance(kind, str):  # else the reason why not
@@ -82,9 +87,9 @@ def candidates(
 ) -> Iterator[tuple[str, AttentionKind | str]]:
     """All that goes by a name ("auto": by any), in order of preference: a label, and the
     kind if a trial says that it works, else the reason why not."""
-    for each in NAMES[1:-1] if name == "auto" else (name,):
+    for each in ATTENTION_NAMES[1:-1] if name == "auto" else (name,):
         for label, kind in find_kinds(each, needs):
-            if isinstance(kind, str) or each in PLAIN:
+            if isinstance(kind, str) or each in PLAIN_ATTENTION:
                 yield label, kind
             else:
                 yield label, trial(kind, needs) or kind
@@ -95,8 +100,8 @@ def find_kinds(
 ) -> Iterable[tuple[str, AttentionKind | str]]:
     """What goes by a name, before any trial; for `flash`, each package by itself. The
     only function that imports `lr.kernels`."""
-    if name in PLAIN:
-        return [(name, PLAIN[name])]
+    if name in PLAIN_ATTENTION:
+        return [(name, PLAIN_ATTENTION[name])]
     if needs.device.type != "cuda":
         return [(name, "it needs a device of type cuda")]
     if needs.dtype is torch.float64:

@@ -39,7 +39,7 @@ OTHER_NETWORKS = {
     "moe_intermediate_size": "experts",
 }
 """Keys of networks that are not computed here: each must be absent, null or false."""
-MOST = 1 << 27
+LARGEST_SIZE = 1 << 27
 """The largest accepted size, checked before any loop counts that far."""
 
 
@@ -239,8 +239,8 @@ def _rope(raw: Mapping[str, Any]) -> tuple[float, YarnScaling | None]:
 
 
 def _count(key: str, value: Any) -> int:
-    possible = type(value) is int and 1 <= value <= MOST  # not a bool
-    _expect(possible, key, value, f"a positive whole number, at most {MOST}")
+    possible = type(value) is int and 1 <= value <= LARGEST_SIZE  # not a bool
+    _expect(possible, key, value, f"a positive whole number, at most {LARGEST_SIZE}")
     return int(value)
 
 

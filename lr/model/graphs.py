@@ -39,7 +39,7 @@ from lr.model.qwen import CausalLM
 Recorder = Callable[[Callable[[], Tensor]], Callable[[], Tensor]]
 """record(compute) -> replay. `replay` does what `compute` does, always into the same
 tensor."""
-ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)
+RECORDED_ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)
 """The recorded numbers of rows. A batch of 5 rows runs as 8; the other three cost
 nothing while reading the weights takes most of the time."""
 WARM_UPS = 3  # forwards before recording, in which libraries choose algorithms
@@ -100,7 +100,7 @@ class StepGraphs:
         model: CausalLM,
         cache: PagedKVCache,
         recorder: Recorder | None = None,
-        rows: Sequence[int] = ROWS,
+        rows: Sequence[int] = RECORDED_ROWS,
     ) -> None:
         kind = model.attention
         attend_tiles = kind.tiles

@@ -24,7 +24,7 @@ GROUP = 32
 FEW_ROWS = 16
 """With more, as in a prompt, the kernel for int8 takes longer than it takes to write the
 matrix out in bfloat16 and multiply by that."""
-ROWS = 2048
+ROWS_AT_A_TIME = 2048
 """The rows that are quantised at a time, so that intermediate results stay small."""
 
 
@@ -37,7 +37,8 @@ class Quantised(Linear):
         rows, columns = weight.shape
         super().__init__(columns, rows, bias=False, device="meta")
         parts = [
-            self.quantised(rows.float().contiguous()) for rows in weight.split(ROWS)
+            self.quantised(rows.float().contiguous())
+            for rows in weight.split(ROWS_AT_A_TIME)
         ]
         numbers, scales = zip(*parts, strict=True)
         self.weight = nn.Parameter(torch.cat(numbers), requires_grad=False)
@@ -99,7 +100,7 @@ class Int4Linear(Quantised):
         return torch._weight_int4pack_mm_for_cpu(x, self.weight, GROUP, self.scale)
 
 
-KINDS: dict[str, type[Quantised]] = {"int8": Int8Linear, "int4": Int4Linear}
+QUANTISED_KINDS: dict[str, type[Quantised]] = {"int8": Int8Linear, "int4": Int4Linear}
 
 
 def quantize(model: CausalLM, weights: str) -> None:
@@ -130,4 +131,4 @@ def quantize_matrix(model: CausalLM, weights: str, name: str) -> None:
     rows, columns = matrix.weight.shape
     if rows % 16 == 0 and columns % GROUP == 0:
         bias = matrix.bias if type(matrix) is Linear else None
-        setattr(owner, attribute, KINDS[weights](matrix.weight, bias))
+        setattr(owner, attribute, QUANTISED_KINDS[weights](matrix.weight, bias))

@@ -223,7 +223,9 @@ class OtherRanks:
         self.end = weakref.finalize(self, end, self.processes)
         for rank in range(1, len(devices)):
             place = (load, devices, rank, self.store.port, torch.get_num_threads())
-            process, connection = start_process(follow, *place, name=f"lr rank {rank}")
+            process, connection = start_process(
+                run_rank, *place, name=f"lr rank {rank}"
+            )
             self.processes.append(process)
             self.connections.append(connection)
 
@@ -284,7 +286,7 @@ def end(processes: Sequence[SpawnProcess]) -> None:
 # 4. The other ranks follow
 
 
-def follow(
+def run_rank(
     connection: Connection,
     load: Callable[[int], RankLM],
     devices: Sequence[torch.device],

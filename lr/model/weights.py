@@ -42,7 +42,7 @@ LARGE = 50_000_000
 """With at most so many weights a model stays in the caches of a processor, and float32
 is quicker. Beyond, every pass reads the weights from memory, where bfloat16 is half as
 much; and several rows cost little more than one."""
-Progress = Callable[[str, int, int], None]
+LoadProgress = Callable[[str, int, int], None]
 """progress(checkpoint, weights read so far, all weights)."""
 
 
@@ -109,7 +109,7 @@ def load_model(
     *,
     device: str | torch.device = "cpu",
     dtype: torch.dtype | None = None,
-    progress: Progress | None = None,
+    progress: LoadProgress | None = None,
 ) -> CausalLM:
     """The model of a checkpoint, frozen and in eval mode.
 
@@ -144,7 +144,7 @@ def load_pieces(
     dtype: torch.dtype | None,
     network: Callable[[ModelConfig], Network],
     take: Callable[[ModelConfig], list[Piece]] = pieces,
-    progress: Progress | None = None,
+    progress: LoadProgress | None = None,
 ) -> Network:
     """As `load_model`, for the network that `network` makes and the pieces that `take`
     lists."""

@@ -25,7 +25,7 @@ from lr.kvcache.cache import integers
 from lr.rng import GOLDEN, MIX1, MIX2
 from lr.types import SamplingParams
 
-SMALL = 4096
+SMALL_VOCABULARY = 4096
 """Of a vocabulary of this size, looking for the likeliest tokens does not pay."""
 HEAD = 64
 """How many of the likeliest tokens are tried before the whole vocabulary."""
@@ -48,7 +48,7 @@ def distribution(logits: Tensor, params: SamplingParams) -> Tensor:
         likeliest = logits.argmax(-1, keepdim=True)
         probs = torch.zeros_like(logits, dtype=dtype).scatter_(-1, likeliest, 1.0)
         return tainted(probs, logits) if logits.is_cuda else probs
-    if 0 < params.top_k < HEAD and logits.shape[-1] > SMALL:
+    if 0 < params.top_k < HEAD and logits.shape[-1] > SMALL_VOCABULARY:
         top, ids = logits.topk(HEAD, dim=-1)  # far cheaper than the whole vocabulary
         if bool((top[:, -1] < top[:, params.top_k - 1]).all()):  # no tie is left out
             head = distribution(top, params)
@@ -94,7 +94,7 @@ def _keep_top_p(probs: Tensor, top_p: float, ordered: Tensor | None) -> Tensor:
 def sample(probs: Tensor, keys: Sequence[int]) -> list[int]:
     """One token id per row of probs [b, v], drawn with its key: the largest `perturbed`
     score."""
-    if probs.shape[-1] <= SMALL:
+    if probs.shape[-1] <= SMALL_VOCABULARY:
         tokens = perturbed(probs, keys).argmax(-1)
     else:
         ids = probs.any(0).nonzero()[:, 0]  # the tokens that some row can give
@@ -116,7 +116,7 @@ def draw(logits: Tensor, params: SamplingParams, keys: Sequence[int]) -> list[in
     """`sample(distribution(logits, params), keys)`. If top-k leaves few tokens of a
     large vocabulary, only the likeliest `HEAD` are looked at."""
     k = params.top_k
-    if not params.greedy and 0 < k < HEAD and logits.shape[-1] > SMALL:
+    if not params.greedy and 0 < k < HEAD and logits.shape[-1] > SMALL_VOCABULARY:
         top, ids = logits.topk(HEAD, dim=-1)  # [b, HEAD], each row its own vocabulary
         probs = distribution(top, params)
         columns = perturbed(probs, keys, ids).argmax(-1, keepdim=True)

@@ -72,7 +72,7 @@ class Node:
     limit: int  # the longest step that may follow, in tokens; 0: none
     step: Step | None = None  # the last one; None: the prompt, or not written yet
     verdict: Verdict | None = None  # on that step, which is the draft's
-    target: Step | None = None  # the target's own step from here
+    target_step: Step | None = None  # the target's own step from here
     begun: tuple[int, ...] = ()  # what that step begins with: tokens that are kept
     children: list[Node] = field(default_factory=list)  # one per alternative, in order
     # Steps may follow: the last one is written, not rejected, and leaves room.
@@ -135,7 +135,7 @@ class LookaheadScheduler:
                 # nothing follows eos, or a cut
                 node.open = step.finish is Finish.BOUNDARY and node.limit > 0
             case Targeted(_, step):
-                node.target = step
+                node.target_step = step
             case Judged(_, verdict):
                 self._settle(node, verdict)
         return self._advance()
@@ -182,7 +182,7 @@ class LookaheadScheduler:
                     continue
                 # Alone, only a cut step fails by its form: compare it with itself.
                 alone = not self.config.needs_target_step
-                target = child.step if alone else node.target
+                target = child.step if alone else node.target_step
                 if target is None:
                     continue
                 verdict = verdict_by_form(child.step, target)
@@ -214,14 +214,17 @@ class LookaheadScheduler:
             self._prune(child)
         if considered and considered[-1].step:
             root.begun = considered[-1].step.tokens[: verdicts[-1].keep]
-        if root.target and root.target.tokens[: len(root.begun)] != root.begun:
-            root.target = None  # the target writes again, after what is kept
+        if (
+            root.target_step
+            and root.target_step.tokens[: len(root.begun)] != root.begun
+        ):
+            root.target_step = None  # the target writes again, after what is kept
         # a draft may still come
-        if root.target is None or self._may_draft(root):
+        if root.target_step is None or self._may_draft(root):
             return False
         # No child is accepted, or none can come.
         rejected = considered[-1].step if considered else None
-        self._emit_target(root.target, rejected, verdicts)
+        self._emit_target(root.target_step, rejected, verdicts)
         return True
 
     def _decision(self) -> tuple[Node | None, list[Node]] | None:
@@ -231,7 +234,11 @@ class LookaheadScheduler:
         considered = list[Node]()
         for child in self.root.children:
             awaited = Work(WorkKind.DRAFT, child.id) in self.work
-            if self.config.reject_late and awaited and self.root.target is not None:
+            if (
+                self.config.reject_late
+                and awaited
+                and self.root.target_step is not None
+            ):
                 late = Verdict(aligned=False, why="the draft step was late")
                 self._settle(child, late)
             if child.verdict is not None:
@@ -357,7 +364,7 @@ class LookaheadScheduler:
     def _target_is_due(self, node: Node) -> bool:
         """Whether the target's step after `node` may start and has not started yet. If
         the verifier needs none, it starts at a root without draft steps left."""
-        if node.target is not None or Work(WorkKind.TARGET, node.id) in self.work:
+        if node.target_step is not None or Work(WorkKind.TARGET, node.id) in self.work:
             return False
         if self.config.needs_target_step:
             paper = self.config.schedule is Schedule.PAPER

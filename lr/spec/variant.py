@@ -20,7 +20,7 @@ from lr.rng import Stream
 from lr.spec.acceptance import AcceptanceRule
 from lr.spec.checks import VariantError, check_names, refuse
 from lr.spec.token_sd import Drafter, DrafterSetup
-from lr.spec.verifiers.base import Verifier, check_verifier
+from lr.spec.verifiers.base import Verifier, checked_verifier
 from lr.spec.write import Segmenter, TokenBytes
 from lr.trace import Stats, TokenRounds
 
@@ -178,7 +178,7 @@ def _check_given(part: Part, value: Any) -> None:
             f"derived from {_name(part)})."
         )
     if isinstance(value, Verifier):
-        check_verifier(value)
+        checked_verifier(value)
     elif isinstance(value, StepSource):
         check_names(part.field, value, StepSource)
         if type(value).write is StepSource.write and not value.gives_up:

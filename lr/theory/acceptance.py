@@ -27,9 +27,9 @@ import numpy as np
 
 from lr.theory.domain import (
     Reals,
+    as_float,
     geometric,
     nonnegative,
-    plain,
     positive,
     probability,
     whole,
@@ -38,7 +38,7 @@ from lr.theory.domain import (
 
 def width_acceptance(alpha: Reals, width: Reals) -> Reals:
     """1 - (1 - alpha)^W: one of W >= 1 independent alternatives is accepted."""
-    return plain(1 - (1 - probability("alpha", alpha)) ** whole("width", width, 1))
+    return as_float(1 - (1 - probability("alpha", alpha)) ** whole("width", width, 1))
 
 
 def beta_width_acceptance(p: Reals, q: Reals, width: Reals) -> Reals:
@@ -54,7 +54,7 @@ def beta_width_acceptance(p: Reals, q: Reals, width: Reals) -> Reals:
     failing: Any = np.ones(w.shape)  # P(all so far are rejected)
     for i in range(int(w.max(initial=0))):
         failing = np.where(i < w, failing * (q + i) / (p + q + i), failing)
-    return plain(1 - failing)
+    return as_float(1 - failing)
 
 
 def tree_rows(width: Reals, draft_steps: Reals) -> Reals:
@@ -63,7 +63,7 @@ def tree_rows(width: Reals, draft_steps: Reals) -> Reals:
     w, g = np.broadcast_arrays(
         whole("width", width, 1), whole("draft_steps", draft_steps, 0)
     )
-    return plain(
+    return as_float(
         sum(np.where(j <= g, w**j, 0) for j in range(int(g.max(initial=0)) + 1))
     )
 
@@ -90,7 +90,7 @@ def tree_sync_speedup(
     # w^j draft rows at level j
     levels = sum(1 + b_d * (w**j - 1) for j in range(1, g + 1))
     time = nonnegative("c", c) * levels + 1 + b * (tree_rows(w, g) - 1)
-    return plain(geometric(probability("alpha_w", alpha_w), g + 1) / time)
+    return as_float(geometric(probability("alpha_w", alpha_w), g + 1) / time)
 
 
 def judged_acceptance(p: Reals, false_reject: Reals, false_accept: Reals) -> Reals:
@@ -98,10 +98,12 @@ def judged_acceptance(p: Reals, false_reject: Reals, false_accept: Reals) -> Rea
     0.3."""
     p = probability("p", p)
     fr = probability("false_reject", false_reject)
-    return plain(p * (1 - fr) + (1 - p) * probability("false_accept", false_accept))
+    return as_float(p * (1 - fr) + (1 - p) * probability("false_accept", false_accept))
 
 
 def wrong_share(p: Reals, false_accept: Reals) -> Reals:
     """(1 - p) fa: share of wrong steps in asynchronous schedules, which judge every
     position."""
-    return plain((1 - probability("p", p)) * probability("false_accept", false_accept))
+    return as_float(
+        (1 - probability("p", p)) * probability("false_accept", false_accept)
+    )

@@ -53,12 +53,12 @@ import numpy as np
 from lr.theory.domain import (
     DomainError,
     Reals,
+    as_float,
+    checked_ratio,
     geometric,
     inside,
     nonnegative,
-    plain,
     probability,
-    ratio,
     whole,
 )
 
@@ -73,12 +73,12 @@ def lr_async_limit(alpha: Reals, c: Reals, verifier_latency: Reals = 0.0) -> Rea
     not alpha = 1 with c = 0 (infinite speedup). Example: 2.1739130435 for alpha = 0.6,
     c = 0.1."""
     a = probability("alpha", alpha)
-    c = ratio("c", c)
+    c = checked_ratio("c", c)
     v = nonnegative("verifier_latency", verifier_latency)
     time = (1 + v) * (1 - a) + c * a
     expected = "below 1 where c is 0: a free draft that never fails has no limit"
     inside(time > 0, "alpha", np.broadcast_to(a, time.shape), expected)
-    return plain(1 / time)
+    return as_float(1 / time)
 
 
 def lr_async_speedup(
@@ -99,13 +99,13 @@ def lr_async_speedup(
     a, k, c, v = np.broadcast_arrays(
         probability("alpha", alpha),
         whole("k", k, 1),
-        ratio("c", c),
+        checked_ratio("c", c),
         nonnegative("verifier_latency", verifier_latency),
     )
     n: Any = target_steps(k, window)
     steps = geometric(a, n)
     if window == "cycle":
-        return plain(steps / (1 + v + c * (steps - 1)))
+        return as_float(steps / (1 + v + c * (steps - 1)))
     unit = c / (1 + v)  # c in units of a target step with its verdict
     windowed = steps / (1 + unit * (a * steps - k * a**n)) / (1 + v)
     held = k * c < 1 + v  # the window holds the draft up
@@ -114,7 +114,7 @@ def lr_async_speedup(
         expected = "at most (k - 1) c: no closed form is known beyond it"
         inside(in_time, "verifier_latency", v, expected)
     with np.errstate(divide="ignore"):  # alpha = 1 with c = 0 is always held
-        return plain(np.where(held, windowed, 1 / ((1 + v) * (1 - a) + c * a)))
+        return as_float(np.where(held, windowed, 1 / ((1 + v) * (1 - a) + c * a)))
 
 
 def target_steps(k: Any, window: Window) -> Any:
@@ -128,10 +128,10 @@ def async_parallelism(k: Reals, c: Reals, window: Window = "paper") -> Reals:
     """ParallelDim_f (the paper, section 3.3): the last column of the first table.
 
     If 1/c is a whole number, one target step ends exactly when the next begins."""
-    k, c = np.broadcast_arrays(whole("k", k, 1), ratio("c", c))
+    k, c = np.broadcast_arrays(whole("k", k, 1), checked_ratio("c", c))
     with np.errstate(divide="ignore"):
         fitting = np.ceil(1 / np.asarray(c) - 1e-9)  # a c that is a rounded 1/n is 1/n
-    return plain(np.minimum(target_steps(k, window), fitting))
+    return as_float(np.minimum(target_steps(k, window), fitting))
 
 
 def stage_times(

@@ -26,7 +26,7 @@ from lr.theory.cost import (
     PassCost,
     Timed,
     drafted_tokens,
-    ratio,
+    ratio_or,
     seconds_per_step,
 )
 from lr.theory.domain import geometric
@@ -69,8 +69,8 @@ class Calibration:
         rounds = answers.rounds[Role.TARGET]
         return replace(
             self,
-            alpha1=ratio(answers.accepted, answers.judged, self.alpha1),
-            alpha2=ratio(rounds.accepted, rounds.tried, self.alpha2),
+            alpha1=ratio_or(answers.accepted, answers.judged, self.alpha1),
+            alpha2=ratio_or(rounds.accepted, rounds.tried, self.alpha2),
         )
 
     def step_tokens(self, options: GenerateOptions) -> float:
@@ -199,15 +199,15 @@ def _estimate(problems: Sequence[ProblemRuns], name: str) -> Calibration:
     ]
     return Calibration(
         name=name,
-        alpha1=ratio(lookahead.accepted, lookahead.judged),
-        alpha2=ratio(rounds.accepted, rounds.tried),
-        plain_token=ratio(
+        alpha1=ratio_or(lookahead.accepted, lookahead.judged),
+        alpha2=ratio_or(rounds.accepted, rounds.tried),
+        plain_token=ratio_or(
             sum(seconds for _, seconds in plain_passes),
             sum(count for count, _ in plain_passes),
         ),
         target=PassCost.fit(passes[Role.TARGET] for passes in speculating),
         draft=PassCost.fit(passes[Role.DRAFT] for passes in speculating),
-        verdict=ratio(lookahead.verdict_seconds, lookahead.pairs),
+        verdict=ratio_or(lookahead.verdict_seconds, lookahead.pairs),
         start=lookahead.start / len(problems),
         target_lengths=tuple(plain.emitted),
         draft_lengths=tuple(lookahead.lengths[Role.DRAFT]),

@@ -161,7 +161,7 @@ class Answers:
         self.passes.append(passes)
 
 
-def ratio(above: float, below: float, otherwise: float = 0.0) -> float:
+def ratio_or(above: float, below: float, otherwise: float = 0.0) -> float:
     """above / below, or `otherwise` where nothing is below."""
     return above / below if below else otherwise
 

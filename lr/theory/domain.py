@@ -63,7 +63,7 @@ def positive(name: str, value: Reals) -> Any:
     return inside((x > 0) & np.isfinite(x), name, x, "a finite number > 0")
 
 
-def ratio(name: str, value: Reals) -> Any:
+def checked_ratio(name: str, value: Reals) -> Any:
     """Time of a draft over time of a target, in [0, 1): the asynchronous formulas need
     c < 1."""
     x = numbers(name, value)
@@ -79,7 +79,7 @@ def whole(name: str, value: Reals, least: int) -> Any:
     return inside(good, name, x, f"a whole number >= {least}")
 
 
-def plain(value: Any) -> Reals:
+def as_float(value: Any) -> Reals:
     """A float for a 0-dimensional array; everything else unchanged."""
     shown: Reals = np.asarray(value).item() if np.ndim(value) == 0 else value
     return shown

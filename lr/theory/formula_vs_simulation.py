@@ -76,7 +76,7 @@ def share(hits: int, trials: int) -> Measured:
     return Measured(value, math.sqrt(value * (1 - value) / trials))
 
 
-def run(
+def simulate_at(
     at: Point, schedule: Schedule, depth: int, width: int = 1, **changes: Any
 ) -> SimulationOutcome:
     """Run the scheduler in the world of a point, with `changes` to that `World`."""
@@ -95,7 +95,7 @@ def run(
 def erring(at: Point) -> SimulationOutcome:
     """Run with a verifier that errs; drafts are equivalent with probability alpha."""
     errors = JudgeErrors(at.false_reject, at.false_accept)
-    return run(at, Schedule.PAPER, at.k, errors=errors)
+    return simulate_at(at, Schedule.PAPER, at.k, errors=errors)
 
 
 def accepted(outcome: SimulationOutcome) -> Measured:
@@ -111,14 +111,14 @@ def siblings(at: Point) -> tuple[float, float]:
 def cycles(at: Point, depth: int) -> SimulationOutcome:
     """Run synchronous cycles of `depth` drafts with a free verifier and free
     batches."""
-    return run(replace(at, v=0.0, b=0.0), Schedule.SYNC, depth)
+    return simulate_at(replace(at, v=0.0, b=0.0), Schedule.SYNC, depth)
 
 
 def wide_window(at: Point) -> SimulationOutcome:
     """Run with a window too wide to block the draft."""
     # more drafts than fit into a target step
     pairs = 1 + math.ceil((1 + at.v) / max(at.c, 0.01))
-    return run(replace(at, steps=at.steps // 4), Schedule.PAPER, pairs)
+    return simulate_at(replace(at, steps=at.steps // 4), Schedule.PAPER, pairs)
 
 
 def tree_speedup(at: Point) -> Reals:
@@ -146,19 +146,19 @@ FORMULAS = (
         lambda p: synchronous.lr_sync_cycle_speedup(
             p.alpha, p.k, p.c, batch_overhead=p.b, verifier_latency=p.v
         ),
-        lambda p: rate(run(p, Schedule.SYNC, p.k)),
+        lambda p: rate(simulate_at(p, Schedule.SYNC, p.k)),
     ),
     Formula(
         "lr_async_speedup paper",
         "S2(k), k pairs in flight",
         lambda p: asynchronous.lr_async_speedup(p.alpha, p.k, p.c, "paper", p.v),
-        lambda p: rate(run(p, Schedule.PAPER, p.k)),
+        lambda p: rate(simulate_at(p, Schedule.PAPER, p.k)),
     ),
     Formula(
         "lr_async_speedup depth",
         "S_D, k unverified drafts",
         lambda p: asynchronous.lr_async_speedup(p.alpha, p.k, p.c, "depth", p.v),
-        lambda p: rate(run(p, Schedule.DEPTH, p.k)),
+        lambda p: rate(simulate_at(p, Schedule.DEPTH, p.k)),
     ),
     Formula(
         "lr_async_limit",
@@ -170,14 +170,16 @@ FORMULAS = (
         "width_acceptance",
         "1 - (1 - alpha)^W",
         lambda p: acceptance.width_acceptance(p.alpha, p.width),
-        lambda p: accepted(run(p, Schedule.PAPER, 1, p.width)),
+        lambda p: accepted(simulate_at(p, Schedule.PAPER, 1, p.width)),
     ),
     Formula(
         "beta_width_acceptance",
         "1 - prod (q+i)/(p+q+i)",
         lambda p: acceptance.beta_width_acceptance(*siblings(p), p.width),
         lambda p: accepted(  # alternatives share the rate of their position
-            run(p, Schedule.PAPER, 1, p.width, acceptance=BetaSiblings(*siblings(p)))
+            simulate_at(
+                p, Schedule.PAPER, 1, p.width, acceptance=BetaSiblings(*siblings(p))
+            )
         ),
     ),
     Formula(
@@ -185,7 +187,9 @@ FORMULAS = (
         "G_3(alpha_W) over a cycle of depth 2",
         tree_speedup,
         lambda p: rate(  # synchronous cycles of depth 2, a free verifier
-            run(replace(p, v=0.0, steps=p.steps // 4), Schedule.SYNC, 2, p.width)
+            simulate_at(
+                replace(p, v=0.0, steps=p.steps // 4), Schedule.SYNC, 2, p.width
+            )
         ),
     ),
     Formula(

@@ -31,10 +31,10 @@ from lr.theory.asynchronous import async_parallelism, lr_async_speedup
 from lr.theory.domain import (
     DomainError,
     Reals,
+    as_float,
+    checked_ratio,
     nonnegative,
-    plain,
     probability,
-    ratio,
     whole,
 )
 from lr.theory.synchronous import lr_sync_speedup, sd_speedup_of_positions
@@ -70,7 +70,7 @@ def hybrid_speedup(
     = 4."""
     # k2 positions: k2 - 1 drafts and one more
     tokens = sd_speedup_of_positions(alpha2, k2, c2)
-    return plain(tokens * step_speedup(alpha1, k1, c1, schedule))
+    return as_float(tokens * step_speedup(alpha1, k1, c1, schedule))
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,9 @@ def best_split(
     k = np.arange(1, m + 1)  # [m]
     f = np.asarray(step_speedup(alpha1, k, c1, schedule))  # of k1 steps
     g = np.asarray(sd_speedup_of_positions(alpha2, k, c2))  # of k2 tokens
-    parallel: Any = async_parallelism(k, ratio("c1", c1)) if schedule == "async" else k
+    parallel: Any = (
+        async_parallelism(k, checked_ratio("c1", c1)) if schedule == "async" else k
+    )
     # k1 k2 <= M, [m, m]
     h = np.where(parallel[:, None] * k[None, :] <= m, f[:, None] * g[None, :], -np.inf)
     h = np.round(
@@ -134,7 +136,7 @@ def halving_ratio(alpha: Reals, c: Reals, budget: Reals) -> Reals:
     c = nonnegative("c", c)
     # (1 - x²) / (1 - x), x = alpha^(M/2)
     gain = 1 + probability("alpha", alpha) ** half
-    return plain(gain * (1 + c * (half - 1)) / (1 + c * (2 * half - 1)))
+    return as_float(gain * (1 + c * (half - 1)) / (1 + c * (2 * half - 1)))
 
 
 @dataclass(frozen=True)
@@ -154,7 +156,7 @@ class Theorem3:
     def hybrid(self) -> Any:
         """Whether the theorem applies and says that both together strictly beat each
         alone."""
-        return plain(np.asarray(self.premise) & self.seven & self.eight)
+        return as_float(np.asarray(self.premise) & self.seven & self.eight)
 
 
 def theorem3(
@@ -169,7 +171,7 @@ def theorem3(
     seven = first >= halving_ratio(alpha2, c2, m)  # inequality (7): a second row pays
     # inequality (8): a second token pays
     eight = second >= halving_ratio(alpha1, c1, m)
-    return Theorem3(plain(premise), plain(seven), plain(eight))
+    return Theorem3(as_float(premise), as_float(seven), as_float(eight))
 
 
 def theorem4_conditions(
@@ -185,4 +187,4 @@ def theorem4_conditions(
     c2 = nonnegative("c2", c2)
     m = whole("budget", budget, 1)
     rates = (a1 > 0.52) & (a1 < 0.8) & (a2 > 0.52) & (a2 < 0.8)
-    return plain(rates & (c1 < 1 / 3) & (c2 < 1 / 5) & (m >= 16) & (m % 2 == 0))
+    return as_float(rates & (c1 < 1 / 3) & (c2 < 1 / 5) & (m >= 16) & (m % 2 == 0))

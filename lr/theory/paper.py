@@ -22,7 +22,9 @@ from lr.theory.asynchronous import lr_async_limit
 from lr.theory.domain import Reals, geometric
 from lr.theory.synchronous import sd_tokens
 
-DATASETS = tuple("AIME24 AMC23 GSM8K HumanEval GPQA MT-Bench LiveCodeBench".split())
+PAPER_DATASETS = tuple(
+    "AIME24 AMC23 GSM8K HumanEval GPQA MT-Bench LiveCodeBench".split()
+)
 LOOKUP_TOKENS = 8
 
 
@@ -123,7 +125,7 @@ def fit_width(row: WidthRow) -> WidthFit:
 
 def token_acceptance(pair: ModelPair, dataset: str) -> float:
     """The rate at which 8 free draft tokens give the SD speedup of Table 1."""
-    speedup = pair.tokens[DATASETS.index(dataset)]
+    speedup = pair.tokens[PAPER_DATASETS.index(dataset)]
 
     def surplus(alpha2: float) -> float:
         return float(sd_tokens(alpha2, LOOKUP_TOKENS)) - speedup

@@ -42,9 +42,9 @@ Verdicts = Callable[[Pair], Mapping[Verdict, float]]
 """The possible verdicts on a pair, with their probabilities."""
 Corrector = Callable[[Text, Step], Mapping[Step, float]]
 """The possible corrections of a rejected draft step after a text, likewise."""
-Draws = Generator[Sequence[float], int, T]
+Exploration = Generator[Sequence[float], int, T]
 """Yields the probabilities of some numbers, and is sent the number that is drawn."""
-END = 0
+STEP_END = 0
 
 
 def step_law(
@@ -62,7 +62,7 @@ def step_law(
     return explore(partial(answer, verifier, target, draft, config, corrector))
 
 
-def explore(begin: Callable[[], Draws[T]]) -> dict[T, float]:
+def explore(begin: Callable[[], Exploration[T]]) -> dict[T, float]:
     """Every result of `begin`, with its probability."""
     law: dict[T, float] = defaultdict(float)
     waiting: list[tuple[tuple[int, ...], float]] = [((), 1.0)]
@@ -83,7 +83,7 @@ def explore(begin: Callable[[], Draws[T]]) -> dict[T, float]:
     return law
 
 
-def draw(law: Mapping[T, float]) -> Draws[T]:
+def draw_from(law: Mapping[T, float]) -> Exploration[T]:
     """One of the values of a law."""
     number = yield list(law.values())
     return list(law)[number]
@@ -95,7 +95,7 @@ def answer(
     draft: Model,
     config: SchedulerConfig,
     corrector: Corrector | None,
-) -> Draws[Text]:
+) -> Exploration[Text]:
     """One answer. Of all work the oldest is done first."""
     scheduler = LookaheadScheduler(config)
     texts: dict[NodeId, Text] = {scheduler.root.id: ()}
@@ -110,12 +110,12 @@ def answer(
         if kind is WorkKind.TARGET:
             rejected = [child.step for child in node.children if child.step]
             if corrector is not None and rejected:
-                own[name] = yield from draw(corrector(text, rejected[-1]))
+                own[name] = yield from draw_from(corrector(text, rejected[-1]))
             else:
-                own[name] = yield from write(target, text, node.limit, node.begun)
+                own[name] = yield from draw_step(target, text, node.limit, node.begun)
             event = Targeted(name, own[name])
         elif kind is WorkKind.DRAFT:
-            step = yield from write(draft, text, node.limit)
+            step = yield from draw_step(draft, text, node.limit)
             texts[name] = text + step.tokens
             event = Drafted(name, step)
         else:
@@ -130,7 +130,7 @@ def answer(
             if isinstance(verifier, Verifier):
                 [verdict] = verdicts_of(verifier, (pair,))
             else:
-                verdict = yield from draw(verifier(pair))
+                verdict = yield from draw_from(verifier(pair))
             event = Judged(name, verdict)
         for command in scheduler.handle(event):
             if isinstance(command, Emit):
@@ -139,13 +139,15 @@ def answer(
     return emitted
 
 
-def write(model: Model, text: Text, limit: int, begun: Text = ()) -> Draws[Step]:
+def draw_step(
+    model: Model, text: Text, limit: int, begun: Text = ()
+) -> Exploration[Step]:
     """A step after `text`, drawn from the model; its first tokens may be there."""
     tokens = begun
-    while len(tokens) < limit and tokens[-1:] != (END,):
+    while len(tokens) < limit and tokens[-1:] != (STEP_END,):
         token = yield model(text + tokens).tolist()
         tokens += (token,)
-    ends = tokens[-1] == END
+    ends = tokens[-1] == STEP_END
     return Step(tokens, Finish.BOUNDARY if ends else Finish.LENGTH)
 
 

@@ -32,9 +32,9 @@ import numpy as np
 from lr.theory.domain import (
     DomainError,
     Reals,
+    as_float,
     geometric,
     nonnegative,
-    plain,
     probability,
     whole,
 )
@@ -76,7 +76,7 @@ def lr_sync_cycle_speedup(
     v = nonnegative("verifier_latency", verifier_latency)
     # in target steps
     time = 1 + b * (rows - 1) + nonnegative("c", c) * serial_drafts + v * (g > 0)
-    return plain(geometric(probability("alpha", alpha), rows) / time)
+    return as_float(geometric(probability("alpha", alpha), rows) / time)
 
 
 def sync_best_k(alpha: float, c: float, limit: int = 10_000) -> int:
@@ -100,7 +100,9 @@ def sd_tokens(alpha: Reals, gamma: Reals) -> Reals:
 
     P(N > i) = alpha^i for i <= gamma (Leviathan et al., eq. 1). Example: 3.68928 for
     alpha = 0.8, gamma = 5."""
-    return plain(geometric(probability("alpha", alpha), whole("gamma", gamma, 0) + 1))
+    return as_float(
+        geometric(probability("alpha", alpha), whole("gamma", gamma, 0) + 1)
+    )
 
 
 def sd_speedup(alpha: Reals, gamma: Reals, c: Reals) -> Reals:

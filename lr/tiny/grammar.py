@@ -41,7 +41,7 @@ RELATIONS = {
     "sum": ("as many as {A} and {C} [together|combined]", "{x} [+|plus] {y} @EQ {z}"),
 }
 
-QUESTIONS = {
+QUESTION_TEMPLATES = {
     "value": "how many {item} {A} @HAS",
     "total": "how many {item} {A} and {B} @HAVE [together|combined|altogether]",
     "difference": "by how many {item} {A} and {B} differ",
@@ -72,7 +72,7 @@ CHANGED = {
 def _templates() -> dict[tuple[StepKind, str], tuple[str, ...]]:
     """The templates of every (kind, operation), the target's favourite first."""
     table: dict[tuple[StepKind, str], tuple[str, ...]] = {}
-    for query, question in QUESTIONS.items():
+    for query, question in QUESTION_TEMPLATES.items():
         table[StepKind.GOAL, query] = (
             f"[We|You|I] [need|want|have] to [find|determine|compute] {question} .",
             f"The [question|text|story] [asks|says] to [find|determine|compute] {question} .",
@@ -128,7 +128,7 @@ such as `{B}`. A single alternative leaves no choice."""
 _PIECE = re.compile(r"\[([^\]]*)\]|(\S+)")
 
 
-def pieces(template: str) -> tuple[TemplatePiece, ...]:
+def template_pieces(template: str) -> tuple[TemplatePiece, ...]:
     """The places of a template in order, with phrases expanded.
 
     Example: "{B} [has|owns] ." -> ("{B}",), ("has", "owns"), (".",)."""
@@ -140,7 +140,7 @@ def pieces(template: str) -> tuple[TemplatePiece, ...]:
 
 
 PIECES = {
-    key: tuple(pieces(template) for template in templates)
+    key: tuple(template_pieces(template) for template in templates)
     for key, templates in _templates().items()
 }
 

@@ -46,7 +46,7 @@ SPECIAL = 0.18  # the share of turns for which the question makes an exception
 LAST = ", the last"  # follows the letter of the last turn
 CHANGES = {"put": "plus", "take": "minus", "doubles": "doubled", "halves": "halved"}
 """What happens in a turn, and its effect on the jar."""
-Rules = dict[
+StoryRules = dict[
     str, tuple[str, int]
 ]  # by person, in the order of turns: (put or take, how many)
 
@@ -102,7 +102,7 @@ def _draw(rng: random.Random) -> Problem | None:
     return Problem(question, (goal, opening, *steps, answer), jar)
 
 
-def _rules(rng: random.Random) -> Rules:
+def _rules(rng: random.Random) -> StoryRules:
     """Draw the regular turns of three people. A round of them changes the jar only a
     little."""
     names = rng.sample(NAMES, 3)
@@ -137,7 +137,7 @@ def consequence(turn: Meaning, jar: int) -> Meaning:
     return Meaning(StepKind.OPERATION, operation, "", (), operands, result, turn.item)
 
 
-MOVES = {
+STORY_MOVES = {
     "put": "{person} puts {n} {item} in",
     "take": "{person} takes {n} {item} out",
     "doubles": "{person} doubles the {item}",
@@ -155,7 +155,7 @@ def _sentences(
     query."""
 
     def say(person: str, move: str, amount: int = 0) -> str:
-        return MOVES[move].format(person=person, n=amount, item=item)
+        return STORY_MOVES[move].format(person=person, n=amount, item=item)
 
     yield f"The jar has {start} {item}."
     yield f"{', then '.join(say(who, *rule) for who, rule in rules.items())}, and so on in turn."
@@ -188,7 +188,9 @@ RULE = (
 @cache
 def _words() -> set[str]:
     """All words and numbers of the language."""
-    templates = " ".join([*AMOUNTS.values(), *QUESTIONS.values(), *MOVES.values()])
+    templates = " ".join(
+        [*AMOUNTS.values(), *QUESTIONS.values(), *STORY_MOVES.values()]
+    )
     numbers = map(str, range(HIGHEST + 1))
     words = re.findall(r"\w+", re.sub(r"{\w+}", "", " ".join([templates, *EXAMPLES])))
     return {*words, *numbers, *NAMES, *ITEMS, *NOTES}

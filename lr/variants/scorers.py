@@ -19,7 +19,7 @@ from lr.spec.verifiers.judge import JudgeVerifier
 from lr.spec.verifiers.named import ScoreReading, ScoreVerifier
 from lr.types import require
 
-THRESHOLDS = {"judge": 0.5, "digits": 7.0}
+SCORE_THRESHOLDS = {"judge": 0.5, "digits": 7.0}
 
 
 def make_scorer(
@@ -29,14 +29,19 @@ def make_scorer(
     default)."""
     codec = reasoner.codec
     kind = kind or ("judge" if own_judge(codec) else "digits")  # what the target names
-    require(kind in THRESHOLDS, "scorer", kind, f"one of {', '.join(THRESHOLDS)}")
+    require(
+        kind in SCORE_THRESHOLDS,
+        "scorer",
+        kind,
+        f"one of {', '.join(SCORE_THRESHOLDS)}",
+    )
     if threshold is None:
-        threshold = THRESHOLDS[kind]
+        threshold = SCORE_THRESHOLDS[kind]
     if kind == "judge":
         judge = copy(judge_of(reasoner))  # shares the model and the cached prompts
         judge.threshold = threshold
         return judge
-    target = asked_model(reasoner.engine.target, codec)
+    target = asked_model(reasoner.engine.target_model, codec)
     likeliest = ScoreReading.LIKELIEST  # the digit it would write
     return ScoreVerifier(target, threshold=threshold, reading=likeliest)
 
@@ -46,7 +51,7 @@ def judge_of(reasoner: Reasoner) -> JudgeVerifier:
     names."""
     if isinstance(reasoner.verifier, JudgeVerifier):
         return reasoner.verifier
-    target = reasoner.engine.target
+    target = reasoner.engine.target_model
     loader = reasoner.engine.loader
     choice = VerifierChoice("judge", reasoner.codec, None, target.device, loader)
     judge = choice.build(target)

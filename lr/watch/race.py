@@ -24,7 +24,7 @@ from lr.watch.trace.state import EmittedState, State, apply_event
 from lr.watch.words import counted, quoted, why_rejected
 
 FRAMES = 12  # Per second.
-PAUSE = 1.5  # Seconds between two lines of the slow motion.
+LINE_PAUSE = 1.5  # Seconds between two lines of the slow motion.
 MOVING = 3  # Decided steps in a column that moves.
 ALL = 10_000  # And in the end.
 
@@ -120,7 +120,7 @@ def show_end(racers: Sequence[Column], out: Console) -> None:
     for line in slow_motion(rejection):
         out.print(line, soft_wrap=False)
         if out.is_terminal:
-            time.sleep(PAUSE)
+            time.sleep(LINE_PAUSE)
 
 
 def slow_motion(step: EmittedState) -> list[Text]:

@@ -39,7 +39,7 @@ class JudgedPair(NamedTuple):
     score: float | None
 
 
-def plain(text: str) -> str:
+def without_latex(text: str) -> str:
     """A text without the commonest marks of LaTeX. \\[ 3 \\times 4 \\] becomes 3 × 4."""
     text = re.sub(r"\\text\{([^}]*)\}", r"\1", text).replace(r"\times", "×")
     return re.sub(r"\\[][()]", "", text)
@@ -47,7 +47,7 @@ def plain(text: str) -> str:
 
 def words_of(record: Record, step: Step) -> str:
     """The text of a step, on one line."""
-    return " ".join(plain(record.text_of(step.tokens)).split())
+    return " ".join(without_latex(record.text_of(step.tokens)).split())
 
 
 def judged_pairs(trace: TraceFile) -> list[JudgedPair]:

@@ -57,7 +57,7 @@ ORIGINS = {
         "•", "target", "·", "default", "the target's step, there being no draft step"
     ),
 }
-MODES = {
+MODE_WORDS = {
     "ar": "Plain decoding",
     "sd": "Token-level speculation",
     "lr": "Lookahead Reasoning",
@@ -189,7 +189,7 @@ def is_emitted(record: Record, origin: Origin) -> bool:
 def title_of(header: Header) -> str:
     """What was run, in words."""
     driver = ", scripted" if header.driver == "scripted" else ""  # no model ran
-    return MODES.get(header.mode, header.mode) + driver
+    return MODE_WORDS.get(header.mode, header.mode) + driver
 
 
 def setting_of(header: Header) -> str:

@@ -122,7 +122,7 @@ def contenders(
         )
 
     engine = reasoner.engine
-    model = their_model(target, engine.target)
+    model = their_model(target, engine.target_model)
     lookup = {"prompt_lookup_num_tokens": k}
     ways = [
         ours(PLAIN, mode="ar"),
@@ -130,8 +130,8 @@ def contenders(
         ours("lr, sd, n-gram", mode="sd", drafter="ngram"),
         theirs("transformers, prompt lookup", config=lookup),
     ]
-    if draft is not None and engine.draft is not None:
-        helper = their_model(draft, engine.draft)
+    if draft is not None and engine.draft_model is not None:
+        helper = their_model(draft, engine.draft_model)
         helper.generation_config.num_assistant_tokens = k
         helper.generation_config.num_assistant_tokens_schedule = "constant"
         ways.append(ours("lr, sd, draft", mode="sd", drafter="draft"))
@@ -206,7 +206,7 @@ class Decode:
     json: Path | None = None  # Also write every figure to this file.
 
     def run(self) -> None:
-        show.at_least(self, problems=1, repeats=2, batches=1, tokens=1, k=1)
+        show.require_at_least(self, problems=1, repeats=2, batches=1, tokens=1, k=1)
         show.require_files(json=self.json)
         target = self.models.model
         draft = self.models.draft()

@@ -243,7 +243,9 @@ class Speed:
         ]
 
     def run(self) -> None:
-        show.at_least(self, problems=1, repeats=1, tokens=2, threads=1, start_qid=0)
+        show.require_at_least(
+            self, problems=1, repeats=1, tokens=2, threads=1, start_qid=0
+        )
         show.require_files(json=self.json)
         for name in ("model", "draft_model"):
             folder = getattr(self, name)

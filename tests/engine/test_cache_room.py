@@ -6,11 +6,11 @@ import torch
 
 from lr.engine.runner import RESERVE, ModelRunner, Runners, room
 from lr.errors import OutOfBlocks
-from lr.lookahead import QUESTION
 from lr.measure.memory import GIB
 from lr.model.qwen import CausalLM
 from lr.model.weights import load_model
 from lr.reasoner import Reasoner
+from lr.registry import SAMPLE_QUESTION
 
 
 def cuda(monkeypatch, free, reserved=0, allocated=0):
@@ -50,10 +50,12 @@ def test_answers_wait_for_the_room_there_is(monkeypatch):
     options = {"mode": "ar", "max_tokens": 24, "max_step_tokens": 16}
     with Reasoner(draft=None) as reasoner:
         alone = [
-            reasoner.generate(QUESTION, seed=seed, **options).tokens
+            reasoner.generate(SAMPLE_QUESTION, seed=seed, **options).tokens
             for seed in range(4)
         ]
-        runs = [reasoner.run(QUESTION, seed=seed, **options) for seed in range(4)]
+        runs = [
+            reasoner.run(SAMPLE_QUESTION, seed=seed, **options) for seed in range(4)
+        ]
         need = runs[0].question.blocks
         monkeypatch.setattr("lr.engine.engine.room", lambda caches: 2 * need + 1)
         for runners in reasoner.engine.runners.values():
@@ -64,4 +66,4 @@ def test_answers_wait_for_the_room_there_is(monkeypatch):
         assert any(before_the_third.count(run) == order.count(run) for run in runs[:2])
         monkeypatch.setattr("lr.engine.engine.room", lambda caches: need - 1)
         with pytest.raises(OutOfBlocks, match=str(need)):
-            reasoner.generate(QUESTION, **options)
+            reasoner.generate(SAMPLE_QUESTION, **options)

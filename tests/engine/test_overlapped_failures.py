@@ -143,10 +143,10 @@ def test_a_plain_script_needs_no_guard(tmp_path):
     script = tmp_path / "plain.py"
     script.write_text(
         "import lr\n"
-        "from lr.lookahead import QUESTION\n"
+        "from lr.registry import SAMPLE_QUESTION\n"
         "print('once')\n"
         "reasoner = lr.Reasoner()\n"
-        "result = reasoner.generate(QUESTION, driver='overlapped', max_tokens=20)\n"
+        "result = reasoner.generate(SAMPLE_QUESTION, driver='overlapped', max_tokens=20)\n"
         "print(len(result.tokens) > 0)\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}

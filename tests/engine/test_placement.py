@@ -30,7 +30,7 @@ def test_a_worker_thread_on_shared_weights_answers_as_lockstep():
         engine = replace(reasoner.engine, worker=None, names={})
         assert engine.worker is not None and engine.worker.as_thread
         reasoner.engine = engine
-        assert engine.worker.load()[0].model is engine.draft
+        assert engine.worker.load()[0].model is engine.draft_model
         settings = {"mode": "lr+sd", "drafter": "draft", "max_tokens": 120}
         tokens = {
             reasoner.generate(QUESTION, driver=driver, **settings).tokens
@@ -83,7 +83,9 @@ def test_answers_do_not_depend_on_the_number_of_processes(several, way):
     drivers = ["lockstep"] * 2 if way["mode"] == "sd" else ["overlapped", "lockstep"]
     answers = []
     for reasoner, driver in zip(several, drivers, strict=True):
-        verifier = VerifierChoice(name, reasoner.codec).build(reasoner.engine.target)
+        verifier = VerifierChoice(name, reasoner.codec).build(
+            reasoner.engine.target_model
+        )
         if way["mode"] != "sd":
             options["variant"] = Variant(verifier)
         result = reasoner.generate(QUESTION, driver=driver, **SHORT, **options)
@@ -102,7 +104,7 @@ def test_the_drafts_process_reads_the_weights_that_are_here(draft, room, monkeyp
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
     settings = {"mode": "lr", "temperature": 0.0, "max_tokens": 30}
     with Reasoner("tiny-target", draft, "always") as reasoner:
-        reasoner.engine.draft.norm.weight.zero_()  # it writes nonsense
+        reasoner.engine.draft_model.norm.weight.zero_()  # it writes nonsense
         here = reasoner.generate(QUESTION, **settings).stats
         there = reasoner.generate(QUESTION, driver="overlapped", **settings).stats
     assert here.accepted == 0 and (there.accepted == 0) == (room > 0)

@@ -110,8 +110,8 @@ def test_a_beginning_that_is_the_whole_step_needs_no_pass():
     """The draft is the target with its noise, so every draft step is the target's own;
     the verifier rejects them all the same."""
     engine = toy_engine()
-    engine.draft = engine.target
-    engine.runners[Role.DRAFT].model = engine.target
+    engine.draft_model = engine.target_model
+    engine.runners[Role.DRAFT].model = engine.target_model
 
     class Never(Reader):
         def judge(self, pairs):
@@ -159,7 +159,7 @@ def test_pairs_hold_what_the_verifier_requires(requires, mode, schedule, driver)
     bare = Witness(requires & Requires.TARGET_STEP)
     assert steps == emitted(ask(engine, "bacdbb", bare, **options))
     engine.close()
-    assert not any(module._forward_hooks for module in engine.target.modules())
+    assert not any(module._forward_hooks for module in engine.target_model.modules())
     for pair in witness.pairs:
         assert (pair.target is not None) == (Requires.TARGET_STEP in requires)
         steps = pair.draft.tokens, pair.target.tokens if pair.target else ()
@@ -197,7 +197,7 @@ def read(engine, role, prefix, step, layer="norm"):
 def test_states_after_another_layer_and_of_a_text_in_pieces():
     engine = toy_engine()
     _, expected, _ = read(engine, Role.TARGET, PROMPT, PROMPT * 5, "layers.0")
-    runner = ModelRunner(engine.target, num_blocks=50, max_batch_tokens=7)
+    runner = ModelRunner(engine.target_model, num_blocks=50, max_batch_tokens=7)
     runner.watch("layers.0")
     runner.forward([runner.open(PROMPT * 6)], [16])
     torch.testing.assert_close(torch.cat(runner.hidden), expected)
@@ -242,7 +242,7 @@ def test_rules_and_drafters_see_the_rows_of_their_proposals(drafter, mode):
     assert any(len(proposal) for proposal in rule.proposals)
     for proposal in rule.proposals:
         assert len(proposal.hidden) == len(proposal) + 1
-        normed = engine.target.logits(proposal.hidden)
+        normed = engine.target_model.logits(proposal.hidden)
         torch.testing.assert_close(normed, proposal.logits)
 
 

@@ -96,7 +96,7 @@ def server():
 
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch):
-    monkeypatch.setattr(judge_server, "PAUSE", 0.0)
+    monkeypatch.setattr(judge_server, "FIRST_PAUSE", 0.0)
 
 
 def judge_of(server, **settings):
@@ -228,7 +228,7 @@ def test_a_busy_server_says_when(server, monkeypatch, header):
         pauses.append(seconds)
 
     judge = judge_of(server, attempts=9, timeout=50)
-    monkeypatch.setattr(judge_server, "PAUSE", 0.5)
+    monkeypatch.setattr(judge_server, "FIRST_PAUSE", 0.5)
     monkeypatch.setattr(judge_server.asyncio, "sleep", sleep)
     server.headers = {"Retry-After": header.encode().decode("latin-1")}
     server.reply = lambda body: (429, {})

@@ -198,7 +198,7 @@ def test_another_checkpoint_of_one_name_makes_another_run(tmp_path, monkeypatch)
     assert identified(settings | {"lr": "?"}) == before
     os.utime(checkpoint / "model.safetensors", (1, 1))
     assert identified(settings) == before, "the same content at another time"
-    monkeypatch.setattr("lr.measure.running.SMALL", 100)  # weights of gigabytes
+    monkeypatch.setattr("lr.measure.running.SMALL_FILE", 100)  # weights of gigabytes
     large = identified(settings)
     os.utime(checkpoint / "model.safetensors", (2, 2))
     assert identified(settings) != large

@@ -12,9 +12,9 @@ from lr.commands.cli import main
 from lr.commands.eval import DRAWN
 from lr.engine.verifiers import VerifierChoice
 from lr.measure.synthetic import (
+    DRAWN_STEPS,
+    DRAWN_TOKENS,
     INSTRUCTIONS,
-    STEPS,
-    TOKENS,
     Synthetic,
     SyntheticReasoner,
     SyntheticRule,
@@ -55,7 +55,7 @@ def test_steps_are_as_long_as_the_synthetic_says(reasoner):
 
 
 @pytest.mark.parametrize("rate", [0.24, 0.8])
-@pytest.mark.parametrize("size", [STEPS, TOKENS])
+@pytest.mark.parametrize("size", [DRAWN_STEPS, DRAWN_TOKENS])
 def test_the_kept_share_of_any_number_of_places_is_near_the_rate(rate, size):
     for seed in range(100):
         stream, num_kept = Stream.root(seed), 0
@@ -91,7 +91,7 @@ def test_the_answer_does_not_depend_on_the_driver(reasoner):
 
 def test_the_judge_reads_and_decides_nothing(reasoner):
     choice = VerifierChoice("judge", reasoner.codec, "dummy:tiny-judge")
-    judge = choice.build(reasoner.engine.target)
+    judge = choice.build(reasoner.engine.target_model)
     assert isinstance(judge, JudgeVerifier)
     passes = []
     judge.prefixes.runner.observer = lambda b, n, _: passes.append((b, n))

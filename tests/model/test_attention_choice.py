@@ -11,7 +11,6 @@ from attention_kit import TILES, fake_flash_attention, needs_triton, tile_attent
 
 from lr.commands.cli import main
 from lr.errors import SettingError
-from lr.lookahead import QUESTION
 from lr.model.attention import REFERENCE, SDPA, Tiles
 from lr.model.attention_choice import (
     AttentionNeeds,
@@ -23,6 +22,7 @@ from lr.model.attention_choice import (
 from lr.model.config import ModelConfig
 from lr.model.qwen import CausalLM
 from lr.reasoner import Reasoner
+from lr.registry import SAMPLE_QUESTION
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 BF16 = AttentionNeeds(CPU, torch.bfloat16, 4, 2, 16)
@@ -179,7 +179,7 @@ def test_the_attention_is_chosen_for_both_models():
     tokens = set()
     for name, kind in (("reference", REFERENCE), ("sdpa", SDPA)):
         with Reasoner(attention=name) as reasoner:
-            for model in (reasoner.engine.target, reasoner.engine.draft):
+            for model in (reasoner.engine.target_model, reasoner.engine.draft_model):
                 assert model.attention is kind
-            tokens.add(reasoner.generate(QUESTION, seed=3, max_tokens=40).tokens)
+            tokens.add(reasoner.generate(SAMPLE_QUESTION, seed=3, max_tokens=40).tokens)
     assert len(tokens) == 1

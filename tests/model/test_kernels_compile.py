@@ -117,7 +117,7 @@ def test_the_fused_kernels_compile(dtype, sm):
         pointers, others = "heads weight cos signed_sin", eps | {"row_stride": "i32"}
         check(fused._norm_rotate, pointers, others, **rotate, **weight)
     multiply, width = fused._linear, eps | {"n": "i32"}
-    pointers, sizes = "x weight norm plus out", {"SIZE": 5120, **fused.ROW}
+    pointers, sizes = "x weight norm plus out", {"SIZE": 5120, **fused.ROW_LAUNCH}
     check(multiply, pointers, width, GATED=True, plus=None, **sizes)
     check(multiply, pointers, width, GATED=False, norm=None, **sizes)
     add, norm = {"E": 5120, "BLOCK": 8192, "num_warps": 8}, "x y weight total normed"

@@ -117,7 +117,7 @@ def test_the_plan_of_an_answer_is_what_it_reserves():
         length = len(answer.question.prompt) + 100
         on_cpu = DeviceMap.of("cpu")
         planned = plan_memory((*names, None), on_cpu, F32, options, length)
-        models = reasoner.engine.target, reasoner.engine.draft
+        models = reasoner.engine.target_model, reasoner.engine.draft_model
         for (*_, weights, cache), model in zip(planned.models, models, strict=True):
             assert model is not None
             assert (weights, cache) == model_bytes(

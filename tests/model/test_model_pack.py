@@ -7,11 +7,11 @@ from torch.nn import functional as F
 
 from lr import Reasoner
 from lr.engine import loading
-from lr.lookahead import QUESTION
 from lr.model import layers, pack
 from lr.model.layers import Linear, product
 from lr.model.pack import PackedLinear
 from lr.model.weights import load_model
+from lr.registry import SAMPLE_QUESTION
 
 
 @pytest.mark.parametrize("has_bias", [False, True])
@@ -40,11 +40,11 @@ def test_a_model_with_packed_matrices_gives_the_same_answer(monkeypatch):
         monkeypatch.setattr(loading, "can_pack", lambda model, packs=packs: packs)
         models = ("tiny-target", "tiny-draft")
         with Reasoner(*models, dtype=torch.bfloat16, device="cpu") as reasoner:
-            modules = reasoner.engine.target.modules()
+            modules = reasoner.engine.target_model.modules()
             assert any(isinstance(module, PackedLinear) for module in modules) == packs
             for driver in ("lockstep", "overlapped"):
                 options = {"driver": driver, "max_tokens": 40}
-                result = reasoner.generate(QUESTION, **options)
+                result = reasoner.generate(SAMPLE_QUESTION, **options)
                 tokens.append(result.tokens)
     assert all(answer == tokens[0] for answer in tokens)
 

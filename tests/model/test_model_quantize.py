@@ -95,7 +95,10 @@ def test_a_judge_shares_the_weights_of_the_same_checkpoint():
             verifier = reasoner.verifier
             assert isinstance(verifier, JudgeVerifier)
             asked = verifier.prefixes.runner.model
-            for role, model in (("target", engine.target), ("draft", engine.draft)):
+            for role, model in (
+                ("target", engine.target_model),
+                ("draft", engine.draft_model),
+            ):
                 assert (asked is model) == (role == owner)
 
 

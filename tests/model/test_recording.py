@@ -10,7 +10,7 @@ import pytest
 import torch
 from attention_kit import TILES
 
-from lr.model.graphs import ROWS, recorder_for
+from lr.model.graphs import RECORDED_ROWS, recorder_for
 from lr.model.qwen import CausalLM
 from lr.reasoner import Reasoner
 from lr.types import Role
@@ -65,7 +65,7 @@ def test_nothing_is_recorded_while_a_model_runs(events):
             events.clear()
             answer = reasoner.generate(QUESTION, **short, **ahead)
             assert answer.tokens == plain.tokens
-            first = 2 * len(ROWS) * recordings
+            first = 2 * len(RECORDED_ROWS) * recordings
             assert events[:first] == ["recording", "recorded"] * (first // 2)
             assert set(events[first:]) == {"forward"}
 

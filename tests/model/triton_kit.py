@@ -104,5 +104,5 @@ if __name__ == "__main__":
     keys_may_be_divided()
     assert trial(TRITON, AttentionNeeds(CPU, torch.float32, 3, 1, 24)) == ""
     layers_are_right(False, torch.float16)
-    fused.ROW["BLOCK"] = 16  # shorter than the rows, which are no multiple of it
+    fused.ROW_LAUNCH["BLOCK"] = 16  # shorter than the rows, which are no multiple of it
     layers_are_right(True, torch.float32)

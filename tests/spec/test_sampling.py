@@ -15,7 +15,7 @@ from lr.spec.acceptance import RULES
 from lr.spec.proposal import Draws, Proposal
 from lr.spec.sampling import (
     HEAD,
-    SMALL,
+    SMALL_VOCABULARY,
     distribution,
     draw,
     perturbed,
@@ -26,7 +26,7 @@ from lr.spec.sampling import (
 from lr.types import SamplingParams
 
 FALSE_ALARM = 1e-6
-V = SMALL + 100
+V = SMALL_VOCABULARY + 100
 QWEN = SamplingParams(temperature=0.6, top_p=0.95, top_k=20)
 SETTINGS = [
     SamplingParams(0.0),

@@ -31,7 +31,7 @@ from lr.spec.variant import Variant
 from lr.spec.verifiers.base import (
     ExactVerifier,
     Pair,
-    check_verifier,
+    checked_verifier,
     unless_equal,
     verdicts_of,
 )
@@ -225,7 +225,7 @@ def test_a_verdict_that_no_file_can_hold_is_refused(odd):
 @pytest.mark.parametrize("wrong", ["exact", ExactVerifier, object()])
 def test_what_does_not_derive_from_verifier_is_refused(wrong):
     with pytest.raises(TypeError, match="Verifier"):
-        check_verifier(wrong)
+        checked_verifier(wrong)
 
 
 # By name

@@ -22,7 +22,7 @@ from lr.spec.proposal import EMPTY, ROOT, Draws, Proposal
 from lr.spec.token_sd import Context, Drafter
 from lr.theory.exact import Model
 from lr.types import Coupling, SamplingParams
-from lr.variants.kit.tokens import random_model as random_law
+from lr.variants.kit.tokens import random_rows as random_law
 
 EXACT = 1e-12
 CHAINS = [tuple(range(ROOT, n - 1)) for n in (1, 2, 3)]

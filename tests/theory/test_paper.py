@@ -6,7 +6,7 @@ import pytest
 from lr.theory.acceptance import beta_width_acceptance, width_acceptance
 from lr.theory.asynchronous import lr_async_limit
 from lr.theory.paper import (
-    DATASETS,
+    PAPER_DATASETS,
     TABLE_1,
     TABLE_3,
     WIDTHS,
@@ -57,7 +57,7 @@ def test_table_3_needs_correlated_siblings(number, p, q):
 @pytest.mark.parametrize("pair", TABLE_1)
 def test_token_acceptance_gives_the_printed_speedup(pair):
     table = TABLE_1[pair]
-    for column, dataset in enumerate(DATASETS):
+    for column, dataset in enumerate(PAPER_DATASETS):
         speedup = sd_speedup(token_acceptance(table, dataset), 8, 0.0)
         assert speedup == pytest.approx(table.tokens[column])
 
@@ -65,5 +65,5 @@ def test_token_acceptance_gives_the_printed_speedup(pair):
 def test_the_rates_that_the_documents_name():
     """`lr experiment speedup --drawn 0.5 0.24`."""
     qwen3 = TABLE_1["qwen3"]
-    assert qwen3.acceptance[DATASETS.index("GSM8K")] == 0.5
+    assert qwen3.acceptance[PAPER_DATASETS.index("GSM8K")] == 0.5
     assert token_acceptance(qwen3, "GSM8K") == pytest.approx(0.24, abs=5e-3)

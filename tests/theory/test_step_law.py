@@ -12,12 +12,12 @@ from lr.kvcache.branch import common_length
 from lr.spec.protocol import Limits, Schedule, SchedulerConfig
 from lr.spec.verifiers.base import ExactVerifier, Requires, Verifier
 from lr.theory.step_law import (
-    END,
+    STEP_END,
+    draw_step,
     explore,
     largest_difference,
     logs,
     step_law,
-    write,
 )
 from lr.types import Finish, Step, Verdict
 
@@ -87,7 +87,7 @@ def residual(text, rejected):
     """(p - q)+ over all steps; a cut draft step is never accepted, so it covers nothing
     of p."""
     limit = LIMITS.step_limit(len(text))
-    p, q = (explore(partial(write, model, text, limit)) for model in (P, Q))
+    p, q = (explore(partial(draw_step, model, text, limit)) for model in (P, Q))
     left = {
         step: chance - (step.finish is Finish.BOUNDARY) * min(chance, q[step])
         for step, chance in p.items()
@@ -144,7 +144,7 @@ def test_what_is_kept_is_the_drafts_and_the_rest_the_targets(schedule, alone):
     config = SchedulerConfig(limits, schedule, depth=1, needs_target_step=not alone)
     first_step = defaultdict(float)
     for text, chance in step_law(KeepsTheFirst(requires), P, Q, config).items():
-        end = text.index(END) + 1 if END in text else 3
+        end = text.index(STEP_END) + 1 if STEP_END in text else 3
         first_step[text[:end]] += chance
     assert sum(first_step.values()) == pytest.approx(1, abs=1e-12)
     assert largest_difference(first_step, expected) < 1e-12

@@ -14,7 +14,12 @@ from lr.commands.check import Check
 from lr.errors import LRError
 from lr.reasoner import Reasoner
 from lr.spec.variant import Variant
-from lr.variants.kit.check import QUESTIONS, check_answers, check_parts, idle_parts
+from lr.variants.kit.check import (
+    CHECK_QUESTIONS,
+    check_answers,
+    check_parts,
+    idle_parts,
+)
 
 CODE = compile(Path(kit.__file__).read_text("utf-8"), kit.__file__, "exec")
 KIND = "every value is of the kind that is expected"
@@ -41,7 +46,9 @@ def who_notices(make, reasoner):
         faults = [fault for findings in parts for fault in findings.broken]
         if faults:
             return "REFUSED" if faults[0].startswith(KIND) else "BROKEN"
-        answers, results = check_answers(make, reasoner, QUESTIONS[:2], max_tokens=40)
+        answers, results = check_answers(
+            make, reasoner, CHECK_QUESTIONS[:2], max_tokens=40
+        )
     except LRError:
         return "REFUSED"
     except Exception:
@@ -77,7 +84,7 @@ def test_what_is_correct_passes(reasoner, name):
 def test_a_wrong_value_is_refused_in_an_answer_too(reasoner, name):
     with pytest.raises(LRError):  # noqa: PT012
         variant = load("REFUSED", name, reasoner)
-        reasoner.generate(QUESTIONS[0], variant=variant, max_tokens=30)
+        reasoner.generate(CHECK_QUESTIONS[0], variant=variant, max_tokens=30)
 
 
 BY_HASH = """

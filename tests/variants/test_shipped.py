@@ -11,7 +11,7 @@ from lr.reasoner import Reasoner
 from lr.spec.protocol import Emit
 from lr.tiny.language import Split, problem
 from lr.types import Origin
-from lr.variants.kit.check import QUESTIONS, check_answers, check_parts
+from lr.variants.kit.check import CHECK_QUESTIONS, check_answers, check_parts
 from lr.variants.kit.findings import EOS, VOCAB_SIZE
 from lr.variants.loading import VARIANTS, load_variant
 from lr.watch.trace.record import trace_of
@@ -42,7 +42,7 @@ def test_the_kit_asks_about_the_tokens_of_the_tiny_models(reasoner):
 def test_a_variant_of_the_package_passes_lr_check(reasoner, name):
     make = partial(load_variant, name, reasoner)
     parts = list(check_parts(make))
-    answers, _ = check_answers(make, reasoner, QUESTIONS[:2], max_tokens=30)
+    answers, _ = check_answers(make, reasoner, CHECK_QUESTIONS[:2], max_tokens=30)
     assert [fault for findings in (*parts, answers) for fault in findings.broken] == []
 
 

@@ -243,7 +243,7 @@ def test_the_target_drafts_for_itself_by_name(reasoner, mode, driver, draft, agr
         )
         quantised = [
             any(isinstance(module, Quantised) for module in model.modules())
-            for model in (drafting.engine.draft, drafting.engine.target)
+            for model in (drafting.engine.draft_model, drafting.engine.target_model)
             if model is not None
         ]
     assert quantised == [draft != "{}", False]

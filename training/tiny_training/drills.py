@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from lr.tiny.grammar import RELATIONS, Style, pieces, render, slots
+from lr.tiny.grammar import RELATIONS, Style, render, slots, template_pieces
 from lr.tiny.language import (
     HIGHEST,
     ITEMS,
@@ -37,6 +37,6 @@ def drill(rng: random.Random, bare: bool) -> tuple[str, str]:
     if not bare:
         return render(step, rng.choice(list(Style)), rng) + "\n\n", str(step.result)
     values = slots(step)
-    expression = pieces(RELATIONS[step.operation][1])
+    expression = template_pieces(RELATIONS[step.operation][1])
     words = [rng.choice(alternatives) for alternatives in expression]
     return f" {' '.join(values.get(word, word) for word in words)},", str(step.result)

@@ -24,7 +24,12 @@ from transformers import PreTrainedTokenizerFast
 from lr.measure.verifier_eval import PairRecorder
 from lr.reasoner import Reasoner
 from lr.spec.variant import Variant
-from lr.spec.verifiers.judge import ANSWER_BEGUN, ANSWERS, BARE_PROMPT, AnswerTokens
+from lr.spec.verifiers.judge import (
+    ANSWER_BEGUN,
+    BARE_PROMPT,
+    JUDGE_ANSWERS,
+    AnswerTokens,
+)
 from lr.tiny.grammar import Style, unglue
 from lr.tiny.language import Split
 from lr.tiny.oracle import parse
@@ -52,7 +57,7 @@ class JudgeRows(RowMaker):
             [pair for pair in real if pair.same is same] for same in (True, False)
         ]
         self.real_share = real_share if all(self.real) else 0.0
-        answers = AnswerTokens.of([self.encode(answer) for answer in ANSWERS])
+        answers = AnswerTokens.of([self.encode(answer) for answer in JUDGE_ANSWERS])
         self.begun = [*self.encode(ANSWER_BEGUN), *answers.common]
         self.aligned, self.unaligned = answers.tokens
         self.texts = [tokenizer.decode([token]) for token in range(len(tokenizer))]

@@ -168,7 +168,7 @@ class ExactVerifier(Verifier):
         return verdicts
 
 
-def check_verifier(verifier: object) -> Verifier:
+def checked_verifier(verifier: object) -> Verifier:
     """`verifier`, with the attributes that decide when the target writes."""
     if not isinstance(verifier, Verifier):
         expected = "an object of a class derived from lr.spec.verifiers.base.Verifier"

@@ -259,7 +259,7 @@ not or if you cannot tell.
 BARE_PROMPT = "{first}\n\n{second}"
 """For a judge trained for nothing else: two steps, no instructions."""
 ANSWER_BEGUN = "["
-ANSWERS = ("aligned]", "unaligned]")
+JUDGE_ANSWERS = ("aligned]", "unaligned]")
 OPEN_THOUGHT = re.compile(
     r"[<\[◁][\w:]*th(?:ink|ought)\w*[>\]▷]|<\|channel\|>analysis", re.IGNORECASE
 )
@@ -309,7 +309,9 @@ class JudgeVerifier(AskingVerifier):
         expected = "one that answers at once: its chat template opens a thought"
         require(not thoughts, "judge", codec.name, expected)
         # where "aligned]" and "unaligned]" part
-        self.answers = AnswerTokens.of([codec.encode(answer) for answer in ANSWERS])
+        self.answers = AnswerTokens.of(
+            [codec.encode(answer) for answer in JUDGE_ANSWERS]
+        )
         # the judge goes on after "["
         self.begun = [*codec.encode(ANSWER_BEGUN), *self.answers.common]
         self.prefixes = PrefixCache(judge.runner)

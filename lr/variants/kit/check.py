@@ -27,7 +27,7 @@ from lr.types import Finish
 from lr.variants.kit import steps, tokens
 from lr.variants.kit.findings import Findings
 
-QUESTIONS = (
+CHECK_QUESTIONS = (
     "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many coins does Ben have?",
     "At first Cleo has 12 coins. Then Dan gets 5 fewer coins than Cleo. How many coins does Dan have?",
     "At first Ben has 4 coins. Then Ann gets 2 times as many coins as Ben. How many coins does Ann have?",
@@ -66,14 +66,14 @@ def part_anew(make: Callable[[], Variant], part: Part) -> Any:
 def check_answers(
     make: Callable[[], Variant],
     reasoner: Reasoner,
-    questions: Sequence[str] = QUESTIONS,
+    questions: Sequence[str] = CHECK_QUESTIONS,
     **options: Any,
 ) -> tuple[Findings, list[Result]]:
     """Whole answers: alone, beside others, and generated again.
 
     `reasoner` must be in float64, where a batch does not change the rounding of its
     rows."""
-    assert reasoner.engine.target.dtype is torch.float64
+    assert reasoner.engine.target_model.dtype is torch.float64
     findings = Findings("answers")
     options = {"seed": 1, "max_tokens": 100, **options}
     variant = make()

@@ -14,8 +14,8 @@ import torch
 VOCAB_SIZE = 461
 EOS = 458
 
-Part = TypeVar("Part")
-Question = TypeVar("Question")
+Made = TypeVar("Made")
+Asked = TypeVar("Asked")
 
 
 @dataclass
@@ -43,9 +43,9 @@ class Findings:
 
 def same_everywhere(
     findings: Findings,
-    anew: Callable[[], Part],
-    ask: Callable[[Part, Question], Any],
-    questions: Sequence[Question],
+    anew: Callable[[], Made],
+    ask: Callable[[Made, Asked], Any],
+    questions: Sequence[Asked],
     *,
     equal: Callable[[Any, Any], bool] = operator.eq,
 ) -> list[Any]:

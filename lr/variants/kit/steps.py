@@ -36,7 +36,7 @@ from lr.variants.kit.findings import (
     Findings,
     same_everywhere,
 )
-from lr.variants.kit.tokens import EXACT, HIDDEN_SIZE, random_model
+from lr.variants.kit.tokens import EXACT, HIDDEN_SIZE, random_rows
 
 
 def random_tokens(chance: random.Random, n: int) -> tuple[int, ...]:
@@ -160,7 +160,7 @@ def check_lossless(findings: Findings, verifier: Verifier) -> None:
         needs_target_step=Requires.TARGET_STEP in verifier.requires,
         choose=verifier.choose if verifier.chooses else None,
     )
-    target, draft = (cache(random_model(seed, 2)) for seed in (1, 2))
+    target, draft = (cache(random_rows(seed, 2)) for seed in (1, 2))
     plain = step_law(verifier, target, draft, replace(config, depth=0))
     for schedule, depth, width in ((Schedule.SYNC, 2, 1), (Schedule.DEPTH, 1, 2)):
         ahead = replace(config, schedule=schedule, depth=depth, width=width)

@@ -72,7 +72,7 @@ SAMPLINGS = (
 # Rules
 
 
-def random_model(seed: int, v: int, zeros: float = 0.0) -> Model:
+def random_rows(seed: int, v: int, zeros: float = 0.0) -> Model:
     """A random distribution over v tokens after every text; the share `zeros` of them
     is 0."""
 
@@ -112,9 +112,9 @@ def check_rule(
     rule = anew()()
     errors = {}  # by world
     for v, zeros, longest in WORLDS:
-        soft = random_model(1, v, zeros % 1)
+        soft = random_rows(1, v, zeros % 1)
         target = greedy(soft) if zeros == 1.0 else soft
-        draft = random_model(2, v, zeros % 1)  # at temperature 0 it may still draw
+        draft = random_rows(2, v, zeros % 1)  # at temperature 0 it may still draw
         worst = 0.0
         for parents in [*CHAINS[:longest], *(TREES if rule.trees else [])]:
             kinds = [drawn_drafts(draft, parents), certain_drafts(draft, parents)]
@@ -154,8 +154,8 @@ def check_rule(
         [decision] = make().verify(rows, [proposal], [draws])
         return decision
 
-    target = random_model(1, 4, 0.2)
-    drafts = list(drawn_drafts(random_model(2, 4, 0.2), CHAINS[1]))[:12]
+    target = random_rows(1, 4, 0.2)
+    drafts = list(drawn_drafts(random_rows(2, 4, 0.2), CHAINS[1]))[:12]
     questions = []
     for number, (_, proposal) in enumerate(drafts):
         draws = Draws(Stream.root(5).fold_in(number), number)

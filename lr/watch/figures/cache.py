@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from lr.kvcache.cache import PagedKVCache
 
 LETTER = 0.14  # Inches for a letter in a block.
-ROW = 0.45  # Inches of a row.
+ROW_HEIGHT = 0.45  # Inches of a row.
 
 
 def draw_blocks(
@@ -43,7 +43,7 @@ def draw_blocks(
     rows = {"pool": list(letters.items())} | rows
 
     width = max(map(len, rows.values())) * (LETTER * size + 0.25) + 1.4
-    with figure(width, ROW * len(rows) + 0.5, size=9) as drawing:
+    with figure(width, ROW_HEIGHT * len(rows) + 0.5, size=9) as drawing:
         axes = drawing.subplots()
         axes.axis("off")
         used = sum(count > 0 for count in counts)

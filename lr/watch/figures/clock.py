@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 DONE, CANCELLED, FAILED, OPEN = "done", "cancelled", "failed", "open"
 LANE_OF = {"draft": "draft", "target": "target", "judge": "verifier"}
 """The lane of a kind of work."""
-ROW, GAP, PASS, WIDTH = 0.26, 0.14, 0.09, 12.0
+LANE, GAP, PASS, WIDTH = 0.26, 0.14, 0.09, 12.0
 """In inches: height of a row, of a gap between lanes, of a model's passes; width of the
 figure."""
 
@@ -178,15 +178,15 @@ def timeline_figure(trace: TraceFile, *, width: float = WIDTH) -> Figure:
     bottom = 0.0
     for lane in timeline.lanes:
         tops[lane.name] = bottom
-        middles[lane.name] = bottom + lane.rows * ROW / 2
-        bottom += lane.rows * ROW
+        middles[lane.name] = bottom + lane.rows * LANE / 2
+        bottom += lane.rows * LANE
         passes_at[lane.name] = bottom + PASS / 2
         bottom += GAP + PASS * lane.passes
     with figure(width, bottom + 1.05, size=11) as drawing:
         axes = drawing.subplots()
         for span in timeline.spans:
             inches_wide = (span.end - span.begin) / length * (width - 1)
-            _draw_span(axes, span, tops[span.lane] + span.row * ROW, inches_wide)
+            _draw_span(axes, span, tops[span.lane] + span.row * LANE, inches_wide)
         for each in timeline.passes:
             y = passes_at[each.lane]
             axes.hlines(y, each.begin, each.end, colors=COLOURS[each.lane], lw=5)
@@ -217,7 +217,7 @@ def _draw_span(axes: Any, span: Span, y: float, inches_wide: float) -> None:
         style["hatch"] = "////"
     length = span.end - span.begin
     # a gap between rows
-    axes.barh(y + 0.02, length, ROW - 0.04, span.begin, align="edge", **style)
+    axes.barh(y + 0.02, length, LANE - 0.04, span.begin, align="edge", **style)
     if inches_wide > 0.2:  # else the number does not fit
         ink = INK if dropped else PAPER
-        put(axes, span.begin, y + ROW / 2, f" {span.index}", 8, ink, clip_on=True)
+        put(axes, span.begin, y + LANE / 2, f" {span.index}", 8, ink, clip_on=True)

@@ -3,9 +3,9 @@ for reports and experiments.
 
     draw_bars({"p": (0.5, 0.5), "q": (0.8, 0.2)}, ("heads", "tails"))
     draw_curves({"sync": [(1, 1.0), (2, 1.4)]}, x="depth", y="speedup")
-    draw([Bars("right", ["ar", "lr"], [0.9, 0.8])], Path("report.png"))
+    draw_panels([Bars("right", ["ar", "lr"], [0.9, 0.8])], Path("report.png"))
 
-The functions for notebooks return a matplotlib figure, which the notebook shows; `draw`
+The functions for notebooks return a matplotlib figure, which the notebook shows; `draw_panels`
 writes files."""
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ class Curves:
 Panel = Bars | Curves
 
 
-def draw(panels: Sequence[Panel], path: Path, title: str = "") -> list[Path]:
+def draw_panels(panels: Sequence[Panel], path: Path, title: str = "") -> list[Path]:
     """Draw panels side by side to `path`, as .png and as .svg; returns both paths."""
     with figure(4.6 * len(panels), 3.8, size=9) as drawing:
         all_axes = drawing.subplots(1, len(panels), squeeze=False)[0]

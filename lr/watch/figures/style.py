@@ -19,7 +19,7 @@ from typing import Any
 from lr.errors import SettingError
 
 INK, SOFT, GRID, PAPER = "#222222", "#5b6472", "#dddddd", "#ffffff"
-ROLES = {
+ROLE_COLOURS = {
     "draft": ("#0066aa", "#e6f1fa"),
     "target": ("#b54708", "#fdf0e6"),
     "verifier": ("#7a4ea3", "#f3ecfa"),
@@ -30,8 +30,10 @@ ROLES = {
 }
 """The colour of a role, and its tint for the background of words. Cancelled work has
 the colour of `rejected`, and is hatched."""
-COLOURS = {role: colour for role, (colour, _) in ROLES.items()}  # of lines and letters
-WASHES = {role: wash for role, (_, wash) in ROLES.items()}  # of areas
+COLOURS = {
+    role: colour for role, (colour, _) in ROLE_COLOURS.items()
+}  # of lines and letters
+WASHES = {role: wash for role, (_, wash) in ROLE_COLOURS.items()}  # of areas
 SERIES = ("#222222", "#c2247f", "#4f8a10", "#1498b5", "#7b4b2a", "#8a94a0")
 """Colours of curves without a role, in order; none of them is the colour of a role."""
 

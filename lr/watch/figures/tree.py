@@ -41,10 +41,10 @@ from lr.watch.words import ORIGINS
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-COLUMN, BETWEEN, ROW, TOP = 2.35, 0.3, 0.9, 0.35
+COLUMN, SIDE_GAP, LEVEL_HEIGHT, TOP = 2.35, 0.3, 0.9, 0.35
 """In inches: width of a box, room between columns, height of a box with the room below
 it, height of the columns' titles."""
-LETTERS, LINES = 12.8, 3  # Letters per inch, lines per box.
+LETTERS_PER_INCH, LINES = 12.8, 3  # Letters per inch, lines per box.
 PAST = 3  # Decided steps to the left of the tree.
 
 
@@ -89,7 +89,7 @@ class Card:
     def words(self) -> str:
         """The words of the step on one line, or why it will never come."""
         failed = None if self.child is None else self.child.failed
-        return words_of(self.step) if failed is None else failed
+        return one_line(self.step) if failed is None else failed
 
 
 def cards_of(state: State, node: NodeState) -> list[Card]:
@@ -120,7 +120,7 @@ def standing_of(state: State, child: NodeState) -> Standing:
     return Standing.WRITTEN if child.drafted else Standing.WRITING
 
 
-def words_of(step: StepState | None) -> str:
+def one_line(step: StepState | None) -> str:
     """The words of a step on one line."""
     return "" if step is None else " ".join(step.text.split())
 
@@ -136,13 +136,13 @@ def tree_figure(state: State, *, widest: float = math.inf) -> Figure:
     inches wide."""
     boxes = boxes_of(state)
     columns = max((box.column + 1 for box in boxes), default=1)
-    column = min(COLUMN, widest / columns - BETWEEN)  # the width of a box
-    width = columns * (column + BETWEEN)
-    height = TOP + max((box.row + 1 for box in boxes), default=1) * ROW
+    column = min(COLUMN, widest / columns - SIDE_GAP)  # the width of a box
+    width = columns * (column + SIDE_GAP)
+    height = TOP + max((box.row + 1 for box in boxes), default=1) * LEVEL_HEIGHT
     with figure(width, height, size=9) as drawing:
         axes = inches(drawing, width, height)
         for number, title in {box.column: box.title for box in boxes}.items():
-            x = number * (column + BETWEEN) + BETWEEN / 2
+            x = number * (column + SIDE_GAP) + SIDE_GAP / 2
             put(axes, x + 0.1, 0.16, title, 8.5, SOFT, weight="bold")
         for box in boxes:
             _draw_box(axes, box, column)
@@ -174,12 +174,12 @@ def boxes_of(state: State) -> list[DrawnStep]:
         if step.rejected is not None:
             status = f"✗ step {step.index} rejected"
             place = (0, len(boxes), "decided", "draft", "draft")
-            boxes.append(DrawnStep(*place, status, words_of(step.rejected), "rejected"))
+            boxes.append(DrawnStep(*place, status, one_line(step.rejected), "rejected"))
         by = "draft" if step.origin == "accepted" else "target"
         origin = ORIGINS[step.origin]
         status = f"{origin.mark} step {step.index} {step.origin}"
         place = (0, len(boxes), "decided", by, by)
-        boxes.append(DrawnStep(*place, status, words_of(step.step), origin.role))
+        boxes.append(DrawnStep(*place, status, one_line(step.step), origin.role))
 
     root = state.nodes[state.root]
     first = root.index - bool(boxes)  # the number of the step in the first column
@@ -212,26 +212,26 @@ def boxes_of(state: State) -> list[DrawnStep]:
 def _draw_box(axes: Any, box: DrawnStep, width: float) -> None:
     """A step in the colours of its author and of its status; what was dropped is
     hatched. A line leads to it from the step that it follows."""
-    x = box.column * (width + BETWEEN) + BETWEEN / 2
-    y = TOP + box.row * ROW
+    x = box.column * (width + SIDE_GAP) + SIDE_GAP / 2
+    y = TOP + box.row * LEVEL_HEIGHT
     dropped = box.role == "rejected"
     colour = COLOURS["rejected" if dropped else box.by]
     style = {"facecolor": WASHES[box.by], "edgecolor": COLOURS[box.role]}
     if dropped:
         # hatched: dropped
         style = {"facecolor": PAPER, "edgecolor": GRID, "hatch": "////"}
-    axes.barh(y, width, ROW - 0.1, x, align="edge", **style)
+    axes.barh(y, width, LEVEL_HEIGHT - 0.1, x, align="edge", **style)
     put(axes, x + 0.1, y + 0.12, box.head, 7.5, colour, weight="bold")
     status = {"ha": "right"}
     put(axes, x + width - 0.08, y + 0.12, box.status, 7.5, COLOURS[box.role], **status)
     lines = textwrap.wrap(
-        box.words, int(LETTERS * width), max_lines=LINES, placeholder=" …"
+        box.words, int(LETTERS_PER_INCH * width), max_lines=LINES, placeholder=" …"
     )
     text = {"va": "top", "parse_math": False}
     ink = INK if dropped else colour
     put(axes, x + 0.1, y + 0.24, "\n".join(lines), 8.5, ink, **text)
     if box.follows is not None:
         # from the middle of the parent
-        ys = [TOP + (box.follows.row + 0.5) * ROW, y + ROW / 2]
+        ys = [TOP + (box.follows.row + 0.5) * LEVEL_HEIGHT, y + LEVEL_HEIGHT / 2]
         line = {"color": COLOURS["draft"], "lw": 1.2, "alpha": 0.6}
-        axes.plot([x - BETWEEN, x], ys, **line)
+        axes.plot([x - SIDE_GAP, x], ys, **line)

@@ -16,7 +16,7 @@ from lr.watch.recorded import kept_and_rejected
 from lr.watch.trace.file import Record, TraceFile
 from lr.watch.words import is_emitted, is_rejection, quoted
 
-LETTERS = 200  # of a step that a caption quotes
+QUOTED_LETTERS = 200  # of a step that a caption quotes
 
 CAPTIONS = {
     "steps": ("answer", "Steps of two models", "A small model, the draft, writes steps ahead. A large one, the"
@@ -86,7 +86,7 @@ def examples_of(trace: TraceFile) -> str:
     own."""
 
     def brief(words: str) -> str:
-        return quoted(shorten(words, LETTERS, placeholder=" ..."))
+        return quoted(shorten(words, QUOTED_LETTERS, placeholder=" ..."))
 
     return "".join(
         f"\n{'Kept' if pair.aligned else 'Rejected'}: the draft's {brief(pair.draft)}\n"

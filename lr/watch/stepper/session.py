@@ -177,7 +177,7 @@ def _to(kind: str) -> Callable[[Source], object]:
     return lambda side: side.go(lambda record: record.kind == kind)
 
 
-MOVES: dict[str, Callable[[Source], object]] = {
+SIDE_MOVES: dict[str, Callable[[Source], object]] = {
     "next": lambda side: side.go(side.is_stop),  # a change of the tree or the answer
     "back": Source.back,  # the opposite
     "event": Source.forward,  # one event, even a detail
@@ -204,11 +204,11 @@ class Session:
         return self.moved[-1]
 
     def go(self, move: str) -> bool:
-        """Move every moved side in one of the ways in `MOVES`; False if none could
+        """Move every moved side in one of the ways in `SIDE_MOVES`; False if none could
         move."""
         before = [side.place for side in self.moved]
         for side in self.moved:
-            MOVES[move](side)
+            SIDE_MOVES[move](side)
         return before != [side.place for side in self.moved]
 
     def to(self, number: int) -> None:

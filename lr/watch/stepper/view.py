@@ -15,7 +15,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from lr.watch.figures.tree import Card, cards_of, words_of
+from lr.watch.figures.tree import Card, cards_of, one_line
 from lr.watch.stepper.session import FORCED, Session, Source, StepperError, is_forced
 from lr.watch.trace.state import CacheState, EmittedState, NodeState, State, StepState
 from lr.watch.words import ORIGINS, counted, quoted, say, visible
@@ -60,7 +60,7 @@ def answer_view(emitted: Sequence[EmittedState], limit: int) -> Table:
         table.add_row("", Text(f"… {hidden} earlier steps", style="dim"))
     for step in emitted[hidden:]:
         origin = ORIGINS[step.origin]
-        words = Text(words_of(step.step), style=origin.style)
+        words = Text(one_line(step.step), style=origin.style)
         if is_forced(step.verdict):
             words.append(f" [{FORCED}]", style="bold magenta")
         if step.rejected is not None:

@@ -6,7 +6,7 @@
         print(record.number, record.time, record.kind, record.event)
 
 A line holds the fields of the event's class (`lr/trace.py`, `spec/protocol.py`), its
-time and the name of its kind (`KINDS`); msgspec checks the types on reading.
+time and the name of its kind (`RECORD_KINDS`); msgspec checks the types on reading.
 docs/trace.md describes the format, its versions, and how a file that was cut short is
 read. Any other fault raises `TraceError` with the number of the line. Read next:
 `state.py`."""
@@ -30,7 +30,7 @@ from lr.trace import RunEvent, Stats, stats_of
 from lr.types import Step
 
 FORMAT, VERSION = "lr trace", 5
-KINDS: dict[str, type] = {
+RECORD_KINDS: dict[str, type] = {
     message.__name__.lower(): message for message in get_args(messages.Message)
 } | {
     "forward": events.ForwardPass,
@@ -45,7 +45,7 @@ KINDS: dict[str, type] = {
     "hold": cache.BranchHolds,
     "end": events.Ended,
 }
-KIND_OF = {event_class: name for name, event_class in KINDS.items()}
+KIND_OF = {event_class: name for name, event_class in RECORD_KINDS.items()}
 TraceEvent = RunEvent | cache.CacheEvent
 Bytes = Callable[[int], bytes]  # Maps a token to its exact bytes.
 
@@ -91,7 +91,7 @@ class Record:
 
     @property
     def kind(self) -> str:
-        """The name of its kind, see `KINDS`."""
+        """The name of its kind, see `RECORD_KINDS`."""
         return KIND_OF[type(self.event)]
 
     def text_of(self, tokens: Sequence[int]) -> str:
@@ -243,7 +243,7 @@ def parse_trace(lines: Sequence[str], name: str = "trace") -> TraceFile:
                 )
                 break
             when = msgspec.convert(content["time"], float)
-            event: TraceEvent = msgspec.convert(content, KINDS[content["event"]])
+            event: TraceEvent = msgspec.convert(content, RECORD_KINDS[content["event"]])
             records.append(Record(len(records), when, event, token_bytes))
     except (
         LookupError,
