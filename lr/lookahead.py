@@ -214,7 +214,7 @@ class Node:
     draft_branch: Branch
     target_branch: Branch
     drafts: list[Writing] = field(default_factory=list)  # the alternatives ŝ, in order
-    own: Writing | None = None  # the target's own step s, once it is started
+    target_row: Writing | None = None  # the target's own step s, once it is started
 
 
 def tree(root: Node) -> list[Node]:
@@ -287,16 +287,16 @@ class Lookahead:
                 branch = self.draft_writer.fork(node.draft_branch, len(node.tokens))
                 node.drafts.append(self.draft_writer.begin(branch, stream, limit))
         drafting = [d for n in nodes for d in n.drafts if not d.step]
-        rows = [n.own for n in nodes if n.own and not n.own.step]
+        rows = [n.target_row for n in nodes if n.target_row and not n.target_row.step]
         deepest = self.depth - 1 if self.schedule is Schedule.PAPER else self.depth
         most_rows = len(nodes) if self.max_target_rows is None else self.max_target_rows
         for node in nodes if not (self.schedule is Schedule.SYNC and drafting) else []:
-            due = not node.own and node.index - self.first <= deepest
+            due = not node.target_row and node.index - self.first <= deepest
             if due and len(rows) < most_rows:
                 stream = self.target_writer.stream.fold_in(node.index)
-                own = node.target_branch, stream, node.limit
-                node.own = self.target_writer.begin(*own)
-                rows.append(node.own)
+                row = node.target_branch, stream, node.limit
+                node.target_row = self.target_writer.begin(*row)
+                rows.append(node.target_row)
         return drafting, rows
 
     def draft_limit(self, node: Node) -> int:
@@ -324,9 +324,9 @@ class Lookahead:
     def judge(self) -> None:
         """Verify every pair that is complete: ŝ and s from the same node."""
         pairs = {
-            d: Pair(tuple(node.tokens), d.step, node.own.step, index=node.index)
+            d: Pair(tuple(node.tokens), d.step, node.target_row.step, index=node.index)
             for node in tree(self.root)
-            if node.own and node.own.step
+            if node.target_row and node.target_row.step
             for d in node.drafts
             if d.step and not d.verdict
         }
@@ -341,7 +341,7 @@ class Lookahead:
         while self.root.limit:
             root = self.root
             i = root.index
-            s = root.own.step if root.own else None
+            s = root.target_row.step if root.target_row else None
             hopes = [d for d in root.drafts if not d.verdict or d.verdict.aligned]
             best = hopes[0] if hopes else None
             last = max(root.drafts[::-1], key=lambda d: len(d.kept), default=None)
@@ -350,10 +350,10 @@ class Lookahead:
                 branch.extend(last.kept)  # the target continues these
                 root.target_branch = branch
                 stream = self.target_writer.stream.fold_in(i, "kept")
-                root.own = self.target_writer.begin(branch, stream, root.limit)
+                root.target_row = self.target_writer.begin(branch, stream, root.limit)
                 for token in last.kept:
-                    root.own.tokens.append(token)
-                    root.own.segmenter.feed(token)
+                    root.target_row.tokens.append(token)
+                    root.target_row.segmenter.feed(token)
                 return
             if best and best.step and best.verdict and best.node:
                 out = EmittedStep(i, best.step, Origin.ACCEPTED, best.verdict)

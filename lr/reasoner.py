@@ -92,7 +92,7 @@ class Reasoner:
         codec = Codec.load(target)
         draft = draft or codec.generation_config.get("draft")
         # read before any weights are
-        draft_codec = codec if draft is None else Codec.load(draft)
+        draft_codec = codec if draft is None else Codec.load(draft, like=codec)
         require_same(codec, draft_codec)
         choice = VerifierChoice(
             verifier, codec, judge, devices.judge, loader, num_blocks

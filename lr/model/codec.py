@@ -10,8 +10,10 @@ from.
 
 from __future__ import annotations
 
+import filecmp
 import json
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -59,9 +61,9 @@ class Codec:
         self.eos_ids = frozenset(ids)
 
     @classmethod
-    def load(cls, name_or_path: str | Path) -> Codec:
-        """The codec of a checkpoint, named as for `load_model`. Raises
-        CheckpointError."""
+    def load(cls, name_or_path: str | Path, like: Codec | None = None) -> Codec:
+        """The codec of a checkpoint, named as for `load_model`, which shares its
+        tokenizer with `like` if the files are the same. Raises CheckpointError."""
         name = str(name_or_path)
         if Checkpoint.parse(name).dummy:
             return cls(dummies().dummy_tokenizer(name), name=name)
@@ -72,8 +74,9 @@ class Codec:
         for stated in (config, generation_config):  # either may name some
             ids = stated.get("eos_token_id")
             eos_ids += ids if isinstance(ids, list) else [ids]
+        shared = like is not None and same_files(directory, like.name)
         codec = cls(
-            _load_tokenizer(directory),
+            like.tokenizer if like and shared else _load_tokenizer(directory),
             name=name,
             eos_ids=eos_ids,
             generation_config=generation_config,
@@ -197,6 +200,8 @@ class Codec:
 def require_same(target: Codec, draft: Codec) -> None:
     """Raise SettingError, with the first differences, unless the draft uses the
     target's ids. They may differ in added tokens that one of them lacks."""
+    if target.tokenizer is draft.tokenizer:
+        return
     target_texts, draft_texts = (
         {token: text for text, token in codec.tokenizer.get_vocab().items()}
         for codec in (target, draft)
@@ -222,6 +227,16 @@ def require_same(target: Codec, draft: Codec) -> None:
 
 def _read_optional(file: Path) -> dict[str, Any]:
     return read_json(file) if file.is_file() else {}
+
+
+def same_files(directory: Path, other: str) -> bool:
+    """Whether a directory has the files of another checkpoint's tokenizer."""
+    if Checkpoint.parse(other).dummy:
+        return False
+    folders = directory, resolve(other, weights=False)
+    names = {file.name for folder in folders for file in folder.glob("*token*.json")}
+    same, _, _ = filecmp.cmpfiles(*folders, names, shallow=False)
+    return len(same) == len(names)
 
 
 def _load_tokenizer(directory: Path) -> Any:
@@ -254,22 +269,26 @@ def byte_table(tokenizer: Any) -> list[bytes]:
     added tokens and for the marks of a thought (`</think>`), which some checkpoints flag
     as special: without them a thought would be read as the reply. Raises
     CheckpointError for another kind of tokenizer."""
-    decoder = json.loads(tokenizer.backend_tokenizer.to_str())["decoder"] or {}
+    decoder = tokenizer.backend_tokenizer.decoder
+    described = json.loads(decoder.__getstate__()) if decoder else {}
     # a chain of decoders, or one
-    parts = [part["type"] for part in decoder.get("decoders", [decoder]) if part]
+    parts = [part["type"] for part in described.get("decoders", [described]) if part]
     if "ByteLevel" not in parts:
         raise CheckpointError(
             f"the tokenizer ({type(tokenizer).__name__}) decodes by {parts or 'nothing'}; "
             "expected a byte-level BPE as Qwen has it, in which each token has its own "
             "bytes, which are needed to find the ends of steps."
         )
-    byte_of = printable_bytes()  # "Ġ" is the space
+    printable = printable_bytes()  # "Ġ" is the space
+    byte_of = defaultdict(
+        lambda: 0x100, {ord(c): byte for c, byte in printable.items()}
+    )
     vocabulary = tokenizer.get_vocab()
     table = [b""] * (max(vocabulary.values()) + 1)  # unused ids stay empty
     for text, token in vocabulary.items():
-        if all(character in byte_of for character in text):
-            table[token] = bytes(byte_of[character] for character in text)
-        else:  # the token is its own text, as in the tokenizers library
+        try:
+            table[token] = text.translate(byte_of).encode("latin-1")
+        except UnicodeEncodeError:  # the token is its own text, as in the library
             table[token] = text.encode()
     for token, added in tokenizer.added_tokens_decoder.items():
         table[token] = b"" if added.special else added.content.encode()

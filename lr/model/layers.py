@@ -86,6 +86,11 @@ def has_amx() -> bool:
 class Embedding(Module, nn.Embedding):
     """Rows of a table, by index."""
 
+    def reset_parameters(self) -> None:
+        # nothing to draw, and PyTorch would import its compiler to draw it: a second
+        if not self.weight.is_meta:
+            super().reset_parameters()
+
 
 class RMSNorm(Module):
     """weight * x / sqrt(mean(x^2) + eps) over the last axis (Zhang and Sennrich, arXiv

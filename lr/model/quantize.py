@@ -1,5 +1,5 @@
-"""Weights in 8 or 4 bits, for a draft that costs less. `quantize` replaces the matrices
-of a loaded model; nothing else knows of it, and this file can be deleted.
+"""Weights in 8 or 4 bits, for a draft that costs less. `replace_matrices` replaces the
+matrices of a model before `weights.fill` brings their rows.
 
 A pass of one row costs the time of reading the weights, so it gets quicker as they get
 smaller. The kernels are PyTorch's, for CPUs. Their cost grows with the rows: up to
@@ -24,27 +24,34 @@ GROUP = 32
 FEW_ROWS = 16
 """With more, as in a prompt, the kernel for int8 takes longer than it takes to write the
 matrix out in bfloat16 and multiply by that."""
-ROWS_AT_A_TIME = 2048
+ROWS_AT_A_TIME = 256
 """The rows that are quantised at a time, so that intermediate results stay small."""
 
 
 class Quantised(Linear):
-    """y = W x (+ b), W [rows, columns] in few bits: `weight`, and their `scale`."""
+    """y = W x (+ b), W [rows, columns] in few bits: `weight`, and their `scale`. It is
+    empty until `take` has brought all rows."""
 
     scale: Tensor
 
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        rows, columns = weight.shape
+    def __init__(self, rows: int, columns: int, bias: nn.Parameter | None) -> None:
         super().__init__(columns, rows, bias=False, device="meta")
-        parts = [
-            self.quantised(rows.float().contiguous())
-            for rows in weight.split(ROWS_AT_A_TIME)
-        ]
-        numbers, scales = zip(*parts, strict=True)
-        self.weight = nn.Parameter(torch.cat(numbers), requires_grad=False)
-        self.register_buffer("scale", torch.cat(scales))
+        numbers, scale = self.quantised(torch.zeros(16, columns))
+        numbers = numbers.new_empty(rows, *numbers.shape[1:])
+        self.weight = nn.Parameter(numbers, requires_grad=False)
+        self.register_buffer("scale", scale.new_empty(rows, *scale.shape[1:]))
         if bias is not None:
-            self.bias = nn.Parameter(bias, requires_grad=False)
+            self.bias = bias
+
+    @torch.no_grad()
+    def take(self, first: int, weight: Tensor) -> None:
+        """Quantise rows first, first + 1, ... of W. `first`: a multiple of 256."""
+        for rows in weight.split(ROWS_AT_A_TIME):
+            part = slice(first, first + len(rows))
+            self.weight[part], self.scale[part] = self.quantised(
+                rows.float().contiguous()
+            )
+            first += len(rows)
 
     def forward(self, x: Tensor) -> Tensor:
         """x [n, columns] -> [n, rows]."""
@@ -77,12 +84,13 @@ class Int8Linear(Quantised):
 
 
 class Int4Linear(Quantised):
-    """`weight` two in a byte, in the kernel's order; `scale` [groups, rows, 2]: scales
-    and zeros."""
+    """`weight` two in a byte, in the kernel's order; `scale` [rows, groups, 2]: scales
+    and zeros, in memory by groups, as the kernel reads them."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        super().__init__(weight, bias)
-        self.scale = self.scale.transpose(0, 1).contiguous()
+    def __init__(self, rows: int, columns: int, bias: nn.Parameter | None) -> None:
+        super().__init__(rows, columns, bias)
+        scale = self.scale.new_empty(columns // GROUP, rows, 2)
+        self.scale = scale.transpose(0, 1)
 
     @staticmethod
     def quantised(rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -97,38 +105,41 @@ class Int4Linear(Quantised):
         return packed, torch.stack((scale, zero), dim=2)
 
     def product(self, x: Tensor) -> Tensor:
-        return torch._weight_int4pack_mm_for_cpu(x, self.weight, GROUP, self.scale)
+        scale = self.scale.transpose(0, 1)  # [groups, rows, 2]
+        return torch._weight_int4pack_mm_for_cpu(x, self.weight, GROUP, scale)
 
 
 QUANTISED_KINDS: dict[str, type[Quantised]] = {"int8": Int8Linear, "int4": Int4Linear}
 
 
-def quantize(model: CausalLM, weights: str) -> None:
-    """Replace the matrices of a model by quantised ones, the head included, as far as
-    the kernels can read their shape. Raises `SettingError` without kernels."""
-    for name in dict(model.named_parameters()):
-        quantize_matrix(model, weights, name)
-
-
 @torch.no_grad()
-def quantize_matrix(model: CausalLM, weights: str, name: str) -> None:
-    """Replace the matrix with the weight `name` ("layers.0.mlp.down.weight"), if the
-    kernels can read its shape. A tied head becomes a quantised copy of the embedding.
-    Raises `SettingError` without kernels."""
+def quantize(model: CausalLM, weights: str) -> None:
+    """Quantise the matrices of a model, the head included. Raises `SettingError`
+    without kernels."""
+    parameters = dict(model.named_parameters())
+    for name, matrix in replace_matrices(model, weights).items():
+        matrix.take(0, parameters[name])
+
+
+def replace_matrices(model: CausalLM, weights: str) -> dict[str, Quantised]:
+    """Replace the matrices of a model by empty quantised ones, the head included, as far
+    as the kernels can read their shape. By the name of the weight that each has to
+    `take` ("layers.0.mlp.down.weight"); a tied head takes the embedding. Raises
+    `SettingError` without kernels."""
     possible = model.device.type == "cpu" and type(model) is CausalLM
     expected = "none: only one process on a CPU computes with quantised weights"
     require(possible, "weights", weights, expected)
-    path, _, kind = name.rpartition(".")
-    matrix = model.get_submodule(path)
-    if matrix is model.embedding and model.head is None:
-        owner: nn.Module = model
-        attribute = "head"
-    elif type(matrix) is Linear and kind == "weight":
-        parent, _, attribute = path.rpartition(".")
-        owner = model.get_submodule(parent)
-    else:
-        return
-    rows, columns = matrix.weight.shape
-    if rows % 16 == 0 and columns % GROUP == 0:
-        bias = matrix.bias if type(matrix) is Linear else None
-        setattr(owner, attribute, QUANTISED_KINDS[weights](matrix.weight, bias))
+    matrices = {}
+    for path, matrix in list(model.named_modules()):
+        owner, _, attribute = path.rpartition(".")
+        name = f"{path}.weight"
+        if matrix is model.embedding and model.head is None:
+            owner, attribute = "", "head"
+        elif type(matrix) is not Linear:
+            continue
+        rows, columns = matrix.weight.shape
+        if rows % 16 == 0 and columns % GROUP == 0:
+            bias = matrix.bias if type(matrix) is Linear else None
+            matrices[name] = QUANTISED_KINDS[weights](rows, columns, bias)
+            setattr(model.get_submodule(owner), attribute, matrices[name])
+    return matrices

@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from lr.errors import CheckpointError
 from lr.model.config import ModelConfig, read_config
 from lr.model.device import find_device
 from lr.model.files import StoredTensor, open_tensors, read_json, resolve
 from lr.model.layers import bfloat16_unit
+from lr.model.quantize import Quantised, quantize, replace_matrices
 from lr.model.qwen import CausalLM, Network
 from lr.registry import Checkpoint, dummies
 from lr.types import require
@@ -38,6 +38,8 @@ EMBEDDING_KEY = "model.embed_tokens.weight"
 HEAD_KEY = "lm_head.weight"
 BUFFERS = (".inv_freq", ".cos_cached", ".sin_cached")
 """Ends of keys that older versions of transformers stored. They follow from config.json."""
+ROWS = 2048
+"""Of a parameter that are read at a time: what is mapped is memory of the process."""
 LARGE = 50_000_000
 """With at most so many weights a model stays in the caches of a processor, and float32
 is quicker. Beyond, every pass reads the weights from memory, where bfloat16 is half as
@@ -154,19 +156,15 @@ def load_pieces(
     make = partial(network, config)
     dtype = dtype or stored_dtype(directory or source)
     model = CausalLM.materialised(make, dtype, device)
-    finish = None
-    if checkpoint.weights is not None:
-        from lr.model.quantize import quantize, quantize_matrix
-
-        # Each matrix as soon as it is read: the whole model is never in memory.
-        finish = partial(quantize_matrix, model, checkpoint.weights)
+    weights = checkpoint.weights
     if directory is None:
         dummies().fill_dummy(model)
-        if checkpoint.weights is not None:
-            quantize(model, checkpoint.weights)
+        if weights is not None:
+            quantize(model, weights)
     else:
+        matrices = {} if weights is None else replace_matrices(model, weights)
         report = None if progress is None else partial(progress, str(source))
-        fill(model, directory, take(config), report, finish)
+        fill(model, directory, take(config), report, matrices)
         # resolved once: a hub id may be looked up online
         checkpoint = replace(checkpoint, place=str(directory.resolve()))
     model.source = str(checkpoint)
@@ -186,10 +184,10 @@ def fill(
     directory: Path,
     wanted: list[Piece],
     report: Callable[[int, int], None] | None,
-    finish: Callable[[str], None] | None = None,
+    matrices: Mapping[str, Quantised],
 ) -> None:
-    """Copy the wanted pieces of a checkpoint into a model's parameters, and call
-    `finish` with the name of each that is complete."""
+    """Copy the wanted pieces of a checkpoint into a model's parameters. `matrices`: by
+    the name of a weight, the quantised matrix that takes its rows."""
     tensors = open_tensors(directory)
     account(model.config, tensors, directory, wanted[0].slices[0])
     # A parameter per thread at a time, copied into memory that is aligned for the
@@ -197,25 +195,30 @@ def fill(
     parameters = dict(model.named_parameters())
     inference = torch.is_inference_mode_enabled()  # each thread has its own mode
 
-    def copy(piece: Piece, parameter: Tensor) -> None:
-        stored = tensors[piece.key][piece.slices]
-        end = piece.first + len(stored)
-        rows = parameter[piece.first : end]
-        if rows.stride() == stored.stride():
-            rows.copy_(stored)
-        else:  # a matrix in memory by columns: quicker in two steps
-            rows.t().copy_(stored.t().contiguous())
-        if piece.key in (EMBEDDING_KEY, HEAD_KEY):
-            # a rank's padding rows of the vocabulary, which no file has
-            parameter[end:] = 0
+    def read(piece: Piece, first: int) -> Any:
+        """Rows first .. first + ROWS - 1 of the parameter, as far as they are its."""
+        rows = range(piece.shape[0])[piece.slices[0]]  # a rank's part of the tensor
+        rows = rows[max(first - piece.first, 0) : max(first + ROWS - piece.first, 0)]
+        return tensors[piece.key][slice(rows.start, rows.stop), *piece.slices[1:]]
 
     @torch.inference_mode(inference)
     def complete(name: str) -> int:
-        parameter = parameters.pop(name)
-        for piece in parts[name]:
-            copy(piece, parameter)
-        if finish is not None:
-            finish(name)
+        parameter, matrix = parameters.pop(name), matrices.get(name)
+        end = 0
+        for first in range(0, len(parameter), ROWS):
+            portions = [read(piece, first) for piece in parts[name]]
+            stored = portions[0] if len(portions) == 1 else torch.cat(portions)
+            end += len(stored)
+            if matrix is not None:
+                matrix.take(first, stored.to(model.dtype))
+            if parameter.is_floating_point():  # but for a matrix in few bits
+                rows = parameter[first:end]
+                if rows.stride() == stored.stride():
+                    rows.copy_(stored)
+                else:  # a matrix in memory by columns: quicker in two steps
+                    rows.t().copy_(stored.t().contiguous())
+        # a rank's padding rows of the vocabulary, which no file has
+        parameter[end:] = 0
         return sum(math.prod(piece.shape) for piece in parts[name])
 
     parts: dict[str, list[Piece]] = {}

@@ -141,8 +141,9 @@ def llama(settings: Settings) -> tuple[Write, str, int]:
         words += ["--spec-type", "ngram-simple"]
     if settings["way"] == "draft":
         words += ["--spec-type", "draft-simple", "-md", settings["draft"]]
-        words.append("--no-repack")  # 4 bits in AMX's order: an illegal instruction
         words += f"--spec-draft-n-max 16 --spec-draft-p-min 0.7 -td {threads}".split()
+    if settings["weights"] or settings["way"] == "draft":
+        words.append("--no-repack")  # few bits in AMX's order: an illegal instruction
     command = [settings["program"], "-m", settings["target"], *words]
     log = tempfile.TemporaryFile()  # noqa: SIM115  (as long as the server)
     server = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)

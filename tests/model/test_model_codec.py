@@ -259,6 +259,17 @@ def test_a_draft_may_lack_added_tokens_and_nothing_else():
             require_same(codec, stranger)
 
 
+def test_a_draft_with_the_same_files_shares_the_tokenizer(tmp_path):
+    """Which takes seconds to load. One other token makes another tokenizer."""
+    target, same, other = (
+        saved(tmp_path / name, byte_level(more=more), {}, {})
+        for name, more in (("target", ()), ("same", ()), ("other", ("<tool>",)))
+    )
+    codec = Codec.load(target)
+    assert Codec.load(same, like=codec).tokenizer is codec.tokenizer
+    assert Codec.load(other, like=codec).vocab_size == codec.vocab_size + 1
+
+
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 290), max_size=30))
 def test_decoding_any_ids_is_what_transformers_decodes(tokens):

@@ -14,8 +14,8 @@ import torch
 VOCAB_SIZE = 461
 EOS = 458
 
-Made = TypeVar("Made")
-Asked = TypeVar("Asked")
+Subject = TypeVar("Subject")
+Request = TypeVar("Request")
 
 
 @dataclass
@@ -43,9 +43,9 @@ class Findings:
 
 def same_everywhere(
     findings: Findings,
-    anew: Callable[[], Made],
-    ask: Callable[[Made, Asked], Any],
-    questions: Sequence[Asked],
+    anew: Callable[[], Subject],
+    ask: Callable[[Subject, Request], Any],
+    questions: Sequence[Request],
     *,
     equal: Callable[[Any, Any], bool] = operator.eq,
 ) -> list[Any]:
