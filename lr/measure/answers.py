@@ -26,7 +26,7 @@ _COMPOSED: Rules = {  # signs that the plain forms of Unicode would take apart
     "([₀-₉]+)": r"_{\1}",
     # a separator of thousands: 10\\,000, 1{,}000, 1,\\!000, a thin blank
     r"(?<=\d)(?:[\u00a0\u2009\u202f~]|\{,\}|\\[,;: ]|,?\\!,?)(?=\d{3}(?!\d))": "",
-    "，": ", ",
+    "[，、､]": ", ",
 }
 _SIGNS: Rules = {
     r"(\\frac\{\d+)⁄": r"\1}{",  # "½" is "1⁄2" now
@@ -37,12 +37,11 @@ _SIGNS: Rules = {
     "~": " ",
     "\r": "",
     "。": ". ",
-    "、": ", ",
     "[万萬]": " 万 ",
     "[亿億]": " 亿 ",
     "[€£¥₹]": r"\\$",
     "¢": " cents",
-    "°": r"^\\circ ",
+    r"°|\\degree\b": r"^\\circ ",
     r"(?![0-9])\d": lambda digit: str(int(digit[0])),
     rf"(?<=[0-9A-Za-z$%)}}])(?={SCRIPT})|(?<={SCRIPT})(?=[-0-9A-Za-z$\\(])": " ",
     r"(?:\\text\s*\{\s*)?\b(?:US|USD|EUR|GBP|INR|JPY|Rs\.?)[ }]*\\?\$?(?=\d)|\\yen\b": r"\\$",
@@ -102,17 +101,14 @@ _EXPRESSION = re.compile(  # a digit or a command, no word but the names of func
     | [\d\s.,+*/^=<>()\[\]{}_!|%:-]
     )+"""
 )
-_CHAIN: Rules = {  # all but the end of "a = b = 5" and "\text{cost} = 5"
+_BARE: Rules = {
+    r"^\s*(?:\$\$?|\\[(\[])|(?:\$\$?|\\[)\]])\s*$": "",  # delimiters of mathematics
+    # all but the end of "a = b = 5" and "\text{cost} = 5"
     r"""(?x)
     ^\s* (?: \\text\{[^{}]*\} | [^,;&]*=[^,;&]* ) =\s*
     (?= (?: [^=,;&{}] | \{(?:[^{}]|\{[^{}]*\})*\} )+ $ )""": "",
-    r"^\s+|\s+$": "",
-}
-_BARE: Rules = {  # delimiters of mathematics, then money
-    r"^\s*(?:\$\$?|\\[(\[])|(?:\$\$?|\\[)\]])\s*$": "",
-    **_CHAIN,
-    r"^(-?)\\?\$": r"\1",
-    r"^[ ,;]+|[ .,;]+$": "",  # the dot of ".5" stays
+    r"^\s*(-?)\\?\$": r"\1",  # money
+    r"^[\s,;]+|[\s.,;]+$": "",  # the dot of ".5" stays
 }
 _AND = re.compile(
     r"\s*(?:[,;]|(?:,\s*)?(?:and|or|&|[和或与及と]))\s*(?:[a-zA-Z]\s?=\s*)?"
@@ -132,26 +128,23 @@ def _value(sentence: str) -> str | None:
     last value in it, with those that "and", "or" and commas join to it."""
     sentence = sentence.lstrip(" ,;:!?").rstrip(" .,;:!?")
     if _EXPRESSION.fullmatch(sentence):
-        return rewrite(sentence, _CHAIN)
-    values = list(_VALUE.finditer(sentence))
-    while values and not re.search(r"\d|\\[a-zA-Z]|[=<>]", values[-1][0]):
-        values.pop()  # `$n$` names something
+        return rewrite(sentence, _BARE)
+    values = [
+        value
+        for value in _VALUE.finditer(sentence)
+        if re.search(r"\d|\\[a-zA-Z]|[=<>]", value[0])  # `$n$` names something
+    ]
     if not values:
         return None
-    amounts = _AMOUNT.findall(sentence)
-    if len(amounts) == 1:
-        return _bare(amounts[0])
+    match _AMOUNT.findall(sentence):
+        case [amount]:
+            return rewrite(amount, _BARE)
     first = len(values) - 1
     while first and _AND.fullmatch(
         sentence, values[first - 1].end(), values[first].start()
     ):
         first -= 1
-    return ", ".join(_bare(value[0]) for value in values[first:])
-
-
-def _bare(value: str) -> str:
-    """A value without delimiters of mathematics or money."""
-    return rewrite(value, _BARE)
+    return ", ".join(rewrite(value[0], _BARE) for value in values[first:])
 
 
 # --- Sentences: which one states the answer
@@ -226,16 +219,16 @@ def final_answer(text: str) -> str | None:
     for states, sentence in _statements(_STATES, tail):
         before = _ASIDE.split(sentence, maxsplit=1)[0]
         value = _value(before) or _value(sentence)
-        if value and (box is None or _FINAL.search(states)):
+        if value and (not box or _FINAL.search(states)):
             return value
         words = before.strip(" .:,$")
-        if box is None and not _HOLLOW.match(words):
+        if not (box or _HOLLOW.match(words)):
             return words
-    if box is not None:
+    if box:
         return box
     values = map(_value, _SENTENCE.findall(tail)[::-1])
     names = re.findall(f"(?s:{_MATH})", tail)
-    return next(filter(None, values), _bare(names[-1]) if names else None)
+    return next(filter(None, values), rewrite(names[-1], _BARE) if names else None)
 
 
 def boxed_answer(text: str) -> str | None:
@@ -254,10 +247,10 @@ def _split(text: str) -> tuple[str | None, str]:
         if contents and not _JOINS.fullmatch(text, box.end, end):
             break
         after = max(after, box.end)
-        contents.append(box.content)
+        contents.insert(0, box.content)
         end = box.start
     tail = as_latex(_MARKS.sub("", text[after:]))
-    return ", ".join(dict.fromkeys(contents[::-1])) or None, _DENIED.sub("is ", tail)
+    return ", ".join(dict.fromkeys(contents)) or None, _DENIED.sub("is ", tail)
 
 
 def _statements(states: re.Pattern[str], text: str) -> Iterator[tuple[str, str]]:
@@ -316,7 +309,7 @@ def chosen_letter(text: str, letters: str) -> str | None:
     right = _IS_RIGHT.findall(tail)
     if right and right[-1] in letters:
         return right[-1]
-    if box is not None:
+    if box:
         return _letter(as_latex(box), letters)
     *earlier, last = tail.strip().split("\n")
     is_letter = len(_WRAPPER.sub("", last).strip(" .()[]")) == 1
@@ -327,7 +320,7 @@ def _letter(text: str, letters: str) -> str | None:
     """The letter that a text begins with, if it is no word of a sentence and no other
     letter follows. A small letter counts in brackets or alone."""
     match = _LETTER.match(_WRAPPER.sub("", text))
-    if match is None or (match["next"] and match["next"] in letters):
+    if match is None or match["next"] in [*letters]:
         return None
     letter = match["letter"].upper()
     return letter if letter in letters else None

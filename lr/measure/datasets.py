@@ -132,8 +132,7 @@ def load_items(
     items = []
     if tiny := re.fullmatch(rf"({'|'.join(DATASETS)}):(\d+)", name):
         count = int(tiny[2])
-        possible = 1 <= count <= MAX_TINY
-        require(possible, "the data set", name, f"1 to {MAX_TINY} problems")
+        require(1 <= count <= MAX_TINY, "data set", name, f"1 to {MAX_TINY} problems")
         for number in range(count):
             problem = DATASETS[tiny[1]](Split.TEST, number, 0)
             items.append(Item(number, problem.question, Task.MATH, str(problem.answer)))
@@ -218,8 +217,9 @@ class _Row(dict[str, Any]):
         for name in names:
             if name in self:
                 value = self.pop(name)
-                if isinstance(value, list) and len(value) == 1:  # as in OlympiadBench
-                    value = value[0]
+                match value:
+                    case [single]:  # as in OlympiadBench
+                        value = single
                 is_text = isinstance(value, str) or is_number(value)
                 wrong = f"it has {value!r} in its field {name!r}, expected text."
                 check(is_text and str(value).strip(), wrong)
@@ -289,9 +289,10 @@ def _gpqa(row: _Row, question: str, seed: int) -> Item:
 def _choice(row: _Row, question: str, options: Any) -> Item:
     """The right option is given as a letter, a number from 0, or its text."""
     labels = list(LETTERS)
-    if isinstance(options, dict) and {"text", "label"} <= options.keys():  # ARC
-        labels = [*map(str, options["label"])]
-        options = options["text"]
+    match options:
+        case {"text": texts, "label": names}:  # ARC
+            options = texts
+            labels = [*map(str, names)]
     fits = isinstance(options, list) and 2 <= len(options) <= len(LETTERS)
     check(fits, "it has no list of 2 to 26 options.")
     texts = [str(option).strip() for option in options]
@@ -317,8 +318,7 @@ def _choice(row: _Row, question: str, options: Any) -> Item:
         f"it has {stated}, expected one right option: its letter, its number from 0, or "
         "its text.",
     )
-    letter = LETTERS[right.pop() or 0]
-    return Item(0, question, Task.CHOICE, letter, tuple(texts))
+    return Item(0, question, Task.CHOICE, LETTERS[right.pop() or 0], tuple(texts))
 
 
 def _human_eval(row: _Row) -> Item:

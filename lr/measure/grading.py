@@ -34,6 +34,7 @@ def _repeating_decimal(match: re.Match[str]) -> str:
 
 # what math-verify does not read, or misreads; each has a pair in answers.jsonl
 _REWRITES: Rules = {
+    r"\A[\s*`]+|[\s*`]+\Z": "",
     r"\.{3}": r"\\ldots ",
     r"\.+\Z": "",
     r"(\d*)\.(\d*)(?:\\(?:overline|bar|dot)\s*\{?|\()(\d+)[})]?": _repeating_decimal,
@@ -42,7 +43,6 @@ _REWRITES: Rules = {
     r"\\langle": "(",
     r"\\rangle": ")",
     r"\^\s*\{?\s*(?:\\(?:text|mathrm)\s*)?\{?(?:st|nd|rd|th)\b\}*": "",  # 7^{th}
-    r"\\degree\b": r"^\\circ ",
     r"\\varnothing\b": r"\\emptyset ",
     r"\\(?:bf|boldsymbol|bm|underline|large|(?:text)?color\s*\{\w+\})(?![a-zA-Z])": "",
     r"\\mathrm\s*\{e\}": "e",
@@ -67,6 +67,7 @@ _REWRITES: Rules = {
 }  # fmt: skip
 _PLAIN = re.compile(
     r"""(?x)
+    (?! .{1001} )
     ( [+-]? (?: (?:\d{1,3}(?:[, ]\d{3})+|\d+)(?:\.\d*)? | \.\d+ ) )
     (?: [eE]([+-]?\d{1,3})                                            # 1e5
     | \s*\\(?:times|cdot)\s*10\^ (?: (\d) | \{([+-]?\d{1,3})\} )      # 2 \times 10^5
@@ -96,15 +97,15 @@ _WORDS = re.compile(r"[^\W\d_][^\W\d_]+(?:[ '-]+[^\W\d_]+)*\.?")
 
 def clean(text: str) -> str:
     """An answer as math-verify reads it."""
-    text = as_latex((boxed_answer(text) or text).strip(" \n*`"))
-    return rewrite(text, _REWRITES)
+    return rewrite(as_latex(boxed_answer(text) or text), _REWRITES)
 
 
 def plain_number(text: str) -> Fraction | None:
-    """The value of a plain number, or None. Examples: "073", "1,000.50", "45 000",
-    "1e5", "3 million" and "2 \\times 10^{5}"; but not "50%", "1,2" or "\\frac12"."""
-    match = _PLAIN.fullmatch(as_latex(text).strip())
-    if match is None or len(match[1]) > 1000:
+    """The value of a clean text that is a plain number, or None. Examples: "073",
+    "1,000.50", "45 000", "1e5", "3 million" and "2 \\times 10^{5}"; but not "50%",
+    "1,2" or "\\frac12"."""
+    match = _PLAIN.fullmatch(text.strip())
+    if match is None:
         return None
     digits, *powers = match.groups()
     power = next(filter(None, powers), "0")
@@ -199,8 +200,8 @@ class Grader(AbstractContextManager["Grader"]):
 
 def grade_programs(store: Store, items: Sequence[Item], grader: Grader) -> None:
     """Grade the stored answers of an earlier start that ran no programs."""
-    tested = {item.number: item for item in items if item.check}
-    for key, record in store.results() if grader.code_limits else ():
+    tested = {item.number: item for item in items if item.check and grader.code_limits}
+    for key, record in store.results():
         if key.number in tested and record["right"] is None:
             grade = grader.grade(tested[key.number], record["generation_text"])
             store.write(key.file, record | asdict(grade))

@@ -24,13 +24,15 @@ from typing import Any, Literal
 import httpx
 
 from lr.errors import LRError, SettingError
+from lr.result import reply
 from lr.spec.checks import SURROGATE
 from lr.spec.verifiers.base import Pair, Verifier
 from lr.spec.verifiers.judge import (
     FAILURES,
     JUDGE_PROMPT,
+    OPEN_THOUGHT,
+    VERDICT_WORDS,
     Decode,
-    after_thoughts,
     at_least,
     fill_prompt,
     no_verdict,
@@ -39,13 +41,13 @@ from lr.spec.verifiers.judge import (
 )
 from lr.types import Verdict, require
 
-VERDICT_WORDS = ("aligned", "unaligned")
 FIRST_PAUSE = 0.5  # seconds before the second attempt; doubles, up to the timeout
 BUSY = (408, 429)  # with 5xx: statuses that another attempt may mend
 UNFIT = (400, 413, 422)  # the request has a field or a length that the server refuses
-SHORT = {"temperature": 0, "max_tokens": 16}  # "[unaligned]" takes about five
+# "[unaligned]" takes about five tokens
+SHORT: dict[str, Any] = {"temperature": 0, "max_tokens": 16}
 NO_THINKING = {"chat_template_kwargs": {"enable_thinking": False}}
-FORMS: tuple[dict[str, Any], ...] = (
+FORMS = (
     SHORT | NO_THINKING | {"logprobs": True, "top_logprobs": 20},
     SHORT | NO_THINKING,
     SHORT,
@@ -180,8 +182,7 @@ class ServedJudge(Verifier):
                 reason = str(error)
                 continue
             status = response.status_code
-            answer = self._quote(response.text)
-            reason = f"gave no verdict, but status {status}: {answer}"
+            reason = f"gave status {status}, no verdict: {self._quote(response.text)}"
             wish = response.headers.get("retry-after", "")
             if status == 200:
                 with suppress(*UNREADABLE):
@@ -284,7 +285,8 @@ def read_choice(choice: Any) -> Verdict | None:
     """The verdict in one "choice" of a reply; None: no verdict. The first of the two
     words decides, and only a word that nothing denies accepts."""
     content = choice["message"]["content"]
-    text = after_thoughts(content)[0].lower().replace("_", " ")
+    # what is said after the last thought, and before one that is open
+    text = OPEN_THOUGHT.split(reply(content))[0].lower().replace("_", " ")
     before, *rest = FIRST_WORD.split(text, maxsplit=1)
     if not rest or UNDECIDED.search(text):
         return None

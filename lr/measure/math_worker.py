@@ -45,9 +45,9 @@ def compare_pairs(connection: Connection, seconds: float) -> None:
     )
     with Path(os.devnull).open("w") as nowhere, suppress(EOFError):
         while True:
-            gold, answer = connection.recv()
+            sides = connection.recv()
             faulthandler.dump_traceback_later(seconds, exit=True, file=nowhere)
-            connection.send(verdict(gold, answer))
+            connection.send(verdict(*sides))
             faulthandler.cancel_dump_traceback_later()
 
 
@@ -68,11 +68,10 @@ def verdict(gold: str, answer: str) -> str:
 
 def read(text: str) -> list[Any]:
     """A text as sympy reads it; empty if math-verify cannot parse all of it."""
-    balanced = text.count("{") == text.count("}")
-    if _HALF_READ.search(text) or not balanced:
+    if _HALF_READ.search(text) or text.count("{") != text.count("}"):
         return []
     config = [LatexExtractionConfig(boxed_match_priority=0)]
-    box = "\\boxed{" + text + "}"
+    box = rf"\boxed{{{text}}}"
     parsed = parse(box, config, fallback_mode="no_fallback", parsing_timeout=None)
     return [union(value) if " or" in text else value for value in parsed]
 

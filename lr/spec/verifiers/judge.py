@@ -78,8 +78,7 @@ class AnswerTokens(NamedTuple):
         tokens = tuple(answer[length] for answer in answers if len(answer) > length)
         one_decides = len(set(tokens)) == len(answers)
         expected = (
-            "answers whose first tokens differ; choose others, or a model with another "
-            "tokenizer"
+            "answers whose first tokens differ, or a model with another tokenizer"
         )
         require(one_decides, "token ids of the possible answers", answers, expected)
         return cls(tuple(answers[0][:length]), tokens)
@@ -184,7 +183,8 @@ class AskingVerifier(Verifier):
     unanswered: int = 0  # pairs since the last verdict
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        results = self.prefixes.logits([self.row_of(pair) for pair in pairs])
+        results = self.prefixes.logits([*map(self.row_of, pairs)])
+        self.passes = self.prefixes.passes
         # without the errors
         logits = [rows for rows in results if isinstance(rows, Tensor)]  # [1, v] each
         answers = iter(self.answers.read(torch.cat(logits)) if logits else ())
@@ -196,14 +196,13 @@ class AskingVerifier(Verifier):
             for result in results
         ]
 
-    @property
-    def passes(self) -> int:  # type: ignore[override]  # it only counts up
-        """Forwards of the asked model."""
-        return self.prefixes.passes
-
     @abstractmethod
     def row_of(self, pair: Pair) -> PromptRow:
         """The row that the model reads for a pair."""
+
+    @abstractmethod
+    def verdict(self, p: Sequence[float]) -> Verdict:
+        """The verdict from the relative probabilities of the answers."""
 
     def answered(self, p: Sequence[float], mass: float) -> Verdict:
         """The verdict, if there is one. Raises `NumericalError` or `SettingError`."""
@@ -214,15 +213,9 @@ class AskingVerifier(Verifier):
             return self.verdict(p)
         self.unanswered += 1
         why = f"it answers something else (mass {mass:.1e})"
-        expected = (
-            f"one that answers in the words of its prompt, without a thought: {why}"
-        )
+        expected = f"one that answers in the words of its prompt, at once: {why}"
         require(self.unanswered < self.patience, "judge", self.codec.name, expected)
         return no_verdict(why)
-
-    def verdict(self, p: Sequence[float]) -> Verdict:
-        """The verdict from the relative probabilities of the answers."""
-        raise NotImplementedError
 
 
 def no_verdict(why: str) -> Verdict:
@@ -259,17 +252,11 @@ not or if you cannot tell.
 BARE_PROMPT = "{first}\n\n{second}"
 """For a judge trained for nothing else: two steps, no instructions."""
 ANSWER_BEGUN = "["
-JUDGE_ANSWERS = ("aligned]", "unaligned]")
+VERDICT_WORDS = ("aligned", "unaligned")
 OPEN_THOUGHT = re.compile(
     r"[<\[◁][\w:]*th(?:ink|ought)\w*[>\]▷]|<\|channel\|>analysis", re.IGNORECASE
 )
-
-
-def after_thoughts(text: str) -> list[str]:
-    """What follows the last thought, then the thoughts that begin there and are open.
-
-    Example: "<think>one</think> two <think>three" gives [" two ", "three"]."""
-    return OPEN_THOUGHT.split(reply(text))
+"""The mark of a thought that begins. In what follows the last thought, it is open."""
 
 
 def fill_prompt(prompt: str, first: str, second: str) -> str:
@@ -305,13 +292,12 @@ class JudgeVerifier(AskingVerifier):
         complete = "{first}" in self.prompt and "{second}" in self.prompt
         require(complete, "judge_prompt", self.prompt, "{first} and {second} in it")
         opening = codec.decode(codec.chat("0", enable_thinking=False))
-        _, *thoughts = after_thoughts(opening)
+        at_once = not OPEN_THOUGHT.search(reply(opening))
         expected = "one that answers at once: its chat template opens a thought"
-        require(not thoughts, "judge", codec.name, expected)
+        require(at_once, "judge", codec.name, expected)
         # where "aligned]" and "unaligned]" part
-        self.answers = AnswerTokens.of(
-            [codec.encode(answer) for answer in JUDGE_ANSWERS]
-        )
+        answers = [codec.encode(f"{word}]") for word in VERDICT_WORDS]
+        self.answers = AnswerTokens.of(answers)
         # the judge goes on after "["
         self.begun = [*codec.encode(ANSWER_BEGUN), *self.answers.common]
         self.prefixes = PrefixCache(judge.runner)
