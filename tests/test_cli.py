@@ -87,12 +87,6 @@ def test_what_may_be_meant_is_named(words, meant, capsys):
     )
 
 
-@pytest.mark.parametrize("name", ["decode", "step", "gpu"])
-def test_a_command_that_moved_names_the_new_one(name, capsys):
-    assert main(["bench", name, "--repeats", "3"]) == 2
-    assert re.search("experiment speedup|scripts/peers", capsys.readouterr().err)
-
-
 def test_every_exact_mode_writes_the_same_answer(target, draft, capsys):
     flags = f"--model {target} --draft_model {draft} --max_tokens 30 --seed 4"
     flags += " --verifier exact --dtype float64 --acceptance match"

@@ -65,9 +65,8 @@ def in_one_line(
     if options.looks_ahead:
         parts.append(f"verifier {names.get('verifier')}")
     dtype = str(engine.target_model.dtype).removeprefix("torch.")
-    parts.append(f"{dtype} on {engine.target_model.device}")
-    parts.append(counted(torch.get_num_threads(), "CPU thread"))
-    return ", ".join(parts)
+    threads = counted(torch.get_num_threads(), "CPU thread")
+    return ", ".join([*parts, f"{dtype} on {engine.target_model.device}", threads])
 
 
 @dataclass(frozen=True)
@@ -97,11 +96,8 @@ class Generate:
             variant=self.choice.load(reasoner),
             detailed=self.trace is not None,
         )
-        note(
-            in_one_line(
-                reasoner, answer.question.options, answer.question.variant.replaced
-            )
-        )
+        question = answer.question
+        note(in_one_line(reasoner, question.options, question.variant.replaced))
         with saving(self.trace, answer):
             for step in answer:
                 if out.is_terminal:
@@ -113,19 +109,19 @@ class Generate:
             out.print()
         note(summary(result.stats))
         if not result.finished:
-            most = f"{answer.question.limits.max_tokens:,} tokens"
+            most = f"{question.limits.max_tokens:,} tokens"
             note(
                 f"the answer was cut at {most} (--max_tokens, or the target's context)"
             )
-        drafted = max(0, answer.question.limits.max_drafted)
-        if answer.question.options.needs_draft and len(result.tokens) > drafted:
+        drafted = max(0, question.limits.max_drafted)
+        if question.options.needs_draft and len(result.tokens) > drafted:
             note(f"the draft's context ended after {drafted:,} tokens: no drafts since")
-        overlapped = answer.question.options.driver == "overlapped"
+        overlapped = question.options.driver == "overlapped"
         reason = speed_reason(result.trace, overlapped=overlapped)
         if reason:
             note(reason)
-        if reason and is_usual(answer.question.verifier, self.models):
-            note(FASTER_FLAGS)
+            if is_usual(question.verifier, self.models):
+                note(FASTER_FLAGS)
 
 
 FASTER_FLAGS = (
@@ -180,24 +176,21 @@ class Demo:
 
         show.require_at_least(self, seconds=1, depth=1)
         out = show.console()
-        models = self.models
-        with models.load(needs_draft=True) as reasoner:
+        say = partial(out.print, soft_wrap=False)
+        with self.models.load(needs_draft=True) as reasoner:
             end = time.monotonic() + self.seconds
             question = self.question
             if question is None and self.tiny:
                 question = story(Split.TEST, RACE, 0).question
             question = self.models.question(question)
-            line = in_one_line(reasoner, GenerateOptions(mode="lr"))
-            out.print(line, style="dim", soft_wrap=False)
-            out.print("", question, "", soft_wrap=False)
+            say(in_one_line(reasoner, GenerateOptions(mode="lr")), style="dim")
+            say("", question, "")
             if self.tiny:  # Their first call allocates longer than they answer.
                 for mode in RACERS:
-                    warm_up = self._options(mode) | {"max_tokens": 2}
-                    reasoner.generate(question, **warm_up)
+                    reasoner.generate(question, **self._options(mode, 2))
 
-            def begin(mode: Mode, max_tokens: int | None = None) -> Answer:
-                options = self._options(mode)
-                options["max_tokens"] = max_tokens or options["max_tokens"]
+            def begin(mode: Mode, longest: int | None = None) -> Answer:
+                options = self._options(mode, longest)
                 return reasoner.run(question, detailed=True, **options)
 
             # 1. The race, and one rejection in slow motion. If plain decoding had to
@@ -221,30 +214,31 @@ class Demo:
                         answer = begin(mode, length)
                         results[mode] = answer_within(answer, share / 2)
                     advance()
-        out.print("", table_of(results), soft_wrap=False)
-        out.print(WORDS, style="dim", soft_wrap=False)
+        say("", table_of(results))
+        say(WORDS, style="dim")
         reason = speed_reason(results["lr"].trace, overlapped=True)
         if reason:
-            out.print(f"lr was {reason}.", style="bold", soft_wrap=False)
-        if is_usual(reasoner.verifier, models):
-            out.print(FASTER_FLAGS, style="dim", soft_wrap=False)
+            say(f"lr was {reason}.", style="bold")
+        if is_usual(reasoner.verifier, self.models):
+            say(FASTER_FLAGS, style="dim")
         if "sd" in results and "lr+sd" in results:
             reason = beside_tokens_alone(results["sd"].trace, results["lr+sd"].trace)
-            out.print(f"lr+sd was {reason}.", style="bold", soft_wrap=False)
+            say(f"lr+sd was {reason}.", style="bold")
         if self.tiny:
             kept, rejected = kept_and_rejected(first_answer())
-            out.print("\nSteps of real models (lr play shows the whole answer):")
-            out.print(f"kept      {kept.draft}", style="green", soft_wrap=False)
-            out.print(f"rejected  {rejected.draft}", style="dim", soft_wrap=False)
-            out.print(f"  instead {rejected.target}", style="yellow", soft_wrap=False)
+            say("\nSteps of real models (lr play shows the whole answer):")
+            say(f"kept      {kept.draft}", style="green")
+            say(f"rejected  {rejected.draft}", style="dim")
+            say(f"  instead {rejected.target}", style="yellow")
 
-    def _options(self, mode: Mode) -> dict[str, Any]:
-        """The options of one mode. A real pair gets short answers of short steps."""
+    def _options(self, mode: Mode, longest: int | None) -> dict[str, Any]:
+        """The options of one mode, with answers of at most `longest` tokens. A real
+        pair gets short answers of short steps."""
         options: dict[str, Any] = {"mode": mode, "depth": self.depth, "seed": self.seed}
         options["driver"] = "overlapped" if mode in LOOKAHEAD else "lockstep"
-        options["max_tokens"] = self.max_tokens
+        options["max_tokens"] = longest or self.max_tokens
         if not self.tiny:
-            options["max_tokens"] = self.max_tokens or 80
+            options["max_tokens"] = options["max_tokens"] or 80
             options["segmenter"] = "sentence"
         return options
 

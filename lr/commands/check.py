@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import tyro
@@ -32,7 +33,6 @@ class Check:
         import torch
 
         from lr.reasoner import Reasoner
-        from lr.spec.variant import Variant
         from lr.variants.kit.check import check_answers, check_parts, idle_parts
         from lr.variants.kit.findings import Findings
         from lr.variants.loading import load_variant
@@ -42,17 +42,14 @@ class Check:
 
         def show(findings: Findings) -> None:
             for statement in findings.held:
-                out.print(f"  ok      {findings.part}: {statement}", highlight=False)
+                out.print(f"  ok      {findings.part}: {statement}")
             for statement in findings.broken:
                 out.print(f"  BROKEN  {findings.part}: {statement}", style="red")
             for remark in findings.remarks:
                 out.print(f"  note    {findings.part}: {remark}", style="dim")
 
         with Reasoner(dtype=torch.float64) as reasoner:
-
-            def make() -> Variant:
-                return load_variant(self.variant, reasoner, anew=True)
-
+            make = partial(load_variant, self.variant, reasoner, anew=True)
             if self.answers_only:
                 out.print(digest(list(check_parts(make))))
                 return

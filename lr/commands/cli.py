@@ -54,13 +54,6 @@ GROUPS = {
 }  # fmt: skip
 """By group: the module of `lr/commands` and the class of each command, and what it does."""
 COMMANDS = ChainMap(*GROUPS.values())
-MOVED = {
-    "bench decode": "python scripts/peers/decode.py",
-    "bench step": "lr experiment speedup --dataset stories:6 --problems 6",
-    "bench gpu": "lr experiment speedup --model dummy:Qwen3-32B --draft_model "
-    "dummy:Qwen3-1.7B --drawn 0.5 0.24",
-}
-"""Commands that were here once, and what does their work now."""
 
 
 def class_of(command: str) -> Any:
@@ -122,10 +115,6 @@ def _run(words: Sequence[str]) -> int:
     if name in ("", "-h", "--help"):
         print(_help())
         return 0
-    moved = MOVED.get(" ".join(words[:2]))
-    if moved is not None:
-        print(f"error: lr {' '.join(words[:2])} is now: {moved}", file=sys.stderr)
-        return 2
     hints = [f" Did you mean {n}?" for n in get_close_matches(name, COMMANDS, 1)]
     error = f"error: there is no command {name!r}.{''.join(hints)}"
     print(f"{error}\n\n{_help()}", file=sys.stderr)

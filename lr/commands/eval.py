@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import shlex
 import sys
-import time
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -51,6 +50,7 @@ class Report:
         baseline = report.choose_baseline(runs, self.baseline)
         summaries = [report.summarise(run, baseline) for run in runs]
         rows = [summary.row for summary in summaries]
+        notes = report.notes(summaries)
         heads, *cells = report.texts(rows)
         shown = table([head.replace(" ", "\n") for head in heads], cells, text=2)
         for shown_column in shown.columns:
@@ -58,11 +58,10 @@ class Report:
             shown_column.no_wrap = False
         out = console(width=200)
         out.print(shown)
-        for note in report.notes(summaries):
+        for note in notes:
             out.print(f"- {note}")
         out.print(report.LEGEND, style="dim")
-        content = {"rows": report.as_json(rows), "notes": report.notes(summaries)}
-        write_json(content, self.json)
+        write_json(report.as_json({"rows": rows, "notes": notes}), self.json)
 
 
 @dataclass(frozen=True)
@@ -91,7 +90,6 @@ class Verify:
     log-probabilities of target and draft."""
     pairs_in_sheet: int = 200  # How many pairs, evenly spread over the run.
     models: ModelChoice = field(default_factory=ModelChoice)
-    batch: int = 16  # Pairs per call; the cost of a decision depends on it.
     json: Path | None = None  # Also write every number and curve to this file.
     figure: Path | None = None
     """Also draw ROC, acceptance and error, as PNG and SVG (extra `plot`)."""
@@ -99,9 +97,8 @@ class Verify:
     def run(self) -> None:
         from lr.measure import verifier_eval as ev
 
-        require_at_least(self, batch=1, pairs_in_sheet=1)
-        fits = 0 < self.wrong < 1
-        require(fits, "wrong", self.wrong, "a share between 0 and 1")
+        require_at_least(self, pairs_in_sheet=1)
+        require(0 < self.wrong < 1, "wrong", self.wrong, "a share between 0 and 1")
         require_files(
             json=self.json, figure=self.figure, sheet=self.sheet, fit=self.fit
         )
@@ -128,10 +125,8 @@ class Verify:
         pairs = [pair for pair, _ in saved]
         entries = [entry for _, entry in saved]
         truth = self._truth(lab, entries, pairs)
-        problems = [
-            number if entry.problem is None else entry.problem
-            for number, entry in enumerate(entries)
-        ]
+        numbers = [entry.problem for entry in entries]
+        problems = [i if number is None else number for i, number in enumerate(numbers)]
         texts = ev.SheetTexts.of(entries)
         names = [name for name in dict.fromkeys(self.verifiers) if name != "saved"]
         verifiers = {name: lab.verifier_named(name, texts) for name in names}
@@ -141,7 +136,12 @@ class Verify:
         scorers = {}
         signals = self.signals or tuple(SIGNALS)
         if self.fit is not None:
-            ev.require_problems(entries, self.pairs)
+            if None in numbers:
+                raise SettingError(
+                    f"pair {numbers.index(None) + 1} of {self.pairs} has no problem "
+                    "number, and a fit is tried on problems that it has not seen: add "
+                    '"problem", or write the sheet again.'
+                )
             scorers = lab.scorers(signals)
             requires |= required(signals, scorers)
         lab.require_vocabulary(pairs)
@@ -150,15 +150,15 @@ class Verify:
         # 2. Their verdicts.
         results = {}
         for name, verifier in verifiers.items():
-            ev.replay(verifier, pairs[: self.batch], self.batch)  # warm up
-            judged = ev.replay(verifier, pairs, self.batch)
+            ev.replay(verifier, pairs[: ev.BATCH])  # warm up
+            judged = ev.replay(verifier, pairs)
             swapped = None
             if verifier.requires == Requires.TARGET_STEP:
-                swapped = ev.replay(verifier, ev.swapped(pairs), self.batch)
+                swapped = ev.replay(verifier, ev.swapped(pairs))
             results[name] = (judged, swapped)
         if "saved" in self.verifiers:
-            kept = ev.ReplayedVerdicts(tuple(entry.verdict for entry in entries), 0.0)
-            results["saved"] = (kept, None)
+            saved_verdicts = tuple(entry.verdict for entry in entries)
+            results["saved"] = (ev.ReplayedVerdicts(saved_verdicts), None)
         if self.fit is not None:
             decode = texts.decode if texts else lab.reasoner().codec.decode
             fit, judged = fitting.fit_pairs(
@@ -179,22 +179,17 @@ class Verify:
             cells = [quality.accepted, quality.error, *map(str, shares.values())]
             rows.append((name, *cells, quality.order_flips, quality.ms_per_pair))
             points = ev.curve(judged.scores, truth)
-            content[name] = asdict(quality) | {
-                "curve": [asdict(point) for point in points],
-                "estimates": {head: asdict(share) for head, share in shares.items()},
-            }
+            content[name] = asdict(quality) | {"curve": points, "estimates": shares}
             roc.append((name, [(p.false_rate, p.true_rate) for p in points]))
             errors.append((name, [(p.accepted, p.error) for p in points]))
         heads = ["accepts:.3f", "of it\nwrong:.3f", *fitting.SHARES]
         heads += ["order\nflips:.3f", "ms\nper pair:.3f"]
         console(width=200).print(table(["verifier", *heads], rows))
-        write_json(content, self.json)
+        write_json(report.as_json(content), self.json)
         if self.figure is not None:
-            false = "false pairs accepted"
-            true = "true pairs accepted"
             roc.append(("a coin", [(0.0, 0.0), (1.0, 1.0)]))
             panels = [
-                Curves("ROC", false, true, roc),
+                Curves("ROC", "false pairs accepted", "true pairs accepted", roc),
                 Curves("the price", "share accepted", "of them wrong", errors),
             ]
             draw_panels(panels, self.figure)
@@ -212,7 +207,7 @@ class Verify:
                 "these pairs have no labels and this model no oracle: name a "
                 "--reference, such as judge."
             )
-        judged = ev.replay(lab.verifier_named(name), pairs, self.batch)
+        judged = ev.replay(lab.verifier_named(name), pairs)
         return [verdict.aligned for verdict in judged.verdicts]
 
 
@@ -235,17 +230,8 @@ def lab_of(
         reasoner = models.reasoner(models.model, draft)
         return reasoner if drawn is None else SyntheticReasoner(reasoner, drawn)
 
-    head = {
-        "model": models.model,
-        "draft_model": models.draft(),
-        "judge_model": models.judge_model,
-        "verifier": models.verifier,
-        "served_judge": models.server.address() is not None,
-        "drawn": str(drawn),
-        **asdict(models.placement),
-    }
-    judge = models.judge_model
-    return Lab(items, work, load, judge=judge, head=head, **settings)
+    head = models.settings() | {"draft_model": models.draft(), "drawn": str(drawn)}
+    return Lab(items, work, load, judge=models.judge_model, head=head, **settings)
 
 
 DRAWN = ("ar", "sd drafter=ngram", "lr", "lr+sd drafter=ngram")
@@ -290,6 +276,8 @@ class ExperimentCommand:
 
     def run(self) -> None:
         from lr.measure.experiments import EXPERIMENTS, write_results
+        from lr.measure.synthetic import Synthetic
+        from lr.theory.distributions import Lognormal
 
         names = list(EXPERIMENTS) if self.name == "all" else [self.name]
         choices = f"one of {', '.join(EXPERIMENTS)}, or all"
@@ -302,7 +290,6 @@ class ExperimentCommand:
         require(draft is not None, "draft_model", None, "a draft for this target")
         notes = console(stderr=True)
         for name in names:
-            started = time.monotonic()
             experiment = EXPERIMENTS[name]
             count = self.problems or experiment.problems
             drawn = None
@@ -314,12 +301,14 @@ class ExperimentCommand:
             else:
                 values = values or DRAWN
                 longest = options.max_tokens or 256  # no token ends such an answer
-                options = replace(options, max_tokens=longest)
-                self._require_memory(options, self.prompt_tokens + longest)
-                drawn = self._synthetic(*self.drawn)
                 width = self.prompt_tokens
-                prompts = [f"{number:x>{width}}" for number in range(count)]
-                all_items = [Item(n, p, Task.FREE) for n, p in enumerate(prompts)]
+                options = replace(options, max_tokens=longest)
+                largest = replace(options, mode="lr+sd", drafter="ngram")
+                memory = self.models.memory(largest, width + longest, 1)
+                notes.print(memory_table(memory))
+                memory.check()
+                drawn = Synthetic(*self.drawn, Lognormal(self.step_tokens, 0.5))
+                all_items = [Item(n, f"{n:x>{width}}", Task.FREE) for n in range(count)]
             items = all_items[:count]
             lab = lab_of(
                 self.models,
@@ -342,34 +331,12 @@ class ExperimentCommand:
                 words = ["experiment", self.name]
                 if sys.argv[1:2] == ["experiment"]:
                     words = sys.argv[1:]
-                machine = conditions()
-                machine |= {} if drawn is None else {"drawn": str(drawn)}
-                facts = ("cpu", "card", "cores", "load", "python", "torch", "drawn")
-                files = write_results(
-                    name,
-                    results,
-                    self.output,
-                    f"lr {shlex.join(words)}",
-                    {fact: machine[fact] for fact in facts if fact in machine},
-                )
-            console().print(files[0].read_text(encoding="utf-8"), soft_wrap=True)
-            seconds = time.monotonic() - started
-            written = ", ".join(map(str, files))
-            notes.print(f"{name}: {seconds:.0f} s; written: {written}")
+                facts = conditions()
+                if drawn is not None:
+                    facts["drawn"] = str(drawn)
+                command = f"lr {shlex.join(words)}"
+                files = write_results(name, results, self.output, command, facts)
+            console().print(files[0].read_text(encoding="utf-8"))
+            notes.print(f"written: {', '.join(map(str, files))}")
             for error in lab.failures.values():
                 raise error  # the rows of the others are written
-
-    def _require_memory(self, options: GenerateOptions, tokens: int) -> None:
-        """Print what the models take. Raises `SettingError` if they do not fit."""
-        largest = replace(options, mode="lr+sd", drafter="ngram")
-        memory = self.models.memory(largest, tokens, 1)
-        console(stderr=True).print(memory_table(memory))
-        memory.check()
-
-    def _synthetic(self, alpha1: float, alpha2: float) -> Synthetic:
-        """What decides acceptance."""
-        from lr.measure.synthetic import Synthetic
-        from lr.theory.distributions import Lognormal
-
-        lengths = Lognormal(self.step_tokens, 0.5)
-        return Synthetic(alpha1, alpha2, lengths, lengths)

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from lr import __version__
-from lr.commands.options import DeviceOptions, DtypeName, torch_dtype
+from lr.commands.options import DtypeName, torch_dtype
 from lr.commands.show import console, require_at_least, table
+from lr.measure.machine import conditions
 from lr.options import GenerateOptions, Mode
 
 if TYPE_CHECKING:
     import torch
 
     from lr.measure.memory import MemoryPlan
-
-PACKAGES = "torch transformers tokenizers safetensors huggingface_hub tyro rich".split()
 
 
 @dataclass(frozen=True)
@@ -39,8 +35,9 @@ class MemoryOf:
     concurrency: int = 1  # Problems answered at the same time.
     dtype: DtypeName | None = None
     """None: the checkpoint's own; on a CPU what lr info says."""
-    target_device: str = "auto"
-    """Device of the target; cuda:0,cuda:1 for tensor parallelism."""
+    target_device: str | None = None
+    """Device of the target; cuda:0,cuda:1 for tensor parallelism. None: CUDA, else MPS,
+    else the CPU."""
     draft_device: str | None = None  # None: as the target.
     judge_device: str | None = None  # None: as the target.
     free_gib: float | None = None
@@ -55,9 +52,7 @@ class MemoryOf:
 
         require_at_least(self, max_tokens_len=1, concurrency=1, free_gib=0)
         device_of = find_device if self.free_gib is None else torch.device
-        named = self.target_device
-        if named == "auto":
-            named = str(find_device("auto"))
+        named = self.target_device or str(find_device("auto"))
         target = tuple(device_of(part.strip()) for part in named.split(","))
         draft = device_of(self.draft_device or target[0])
         judge = device_of(self.judge_device or target[0])
@@ -114,22 +109,13 @@ class Info:
 
 def machine_lines() -> Iterator[str]:
     """What this machine has, and what models get on it."""
-    import torch
-
+    from lr.model.device import find_device
     from lr.model.layers import bfloat16_unit
 
-    yield f"lr {__version__}, Python {platform.python_version()}"
-    for package in PACKAGES:
-        try:
-            yield f"  {package} {version(package)}"
-        except PackageNotFoundError:
-            yield f"  {package} is not installed"
-    device = DeviceOptions().torch_device()
-    system = f"{platform.system()} {platform.machine()}"
-    yield f"device: {device}, {torch.get_num_threads()} CPU threads, {system}"
-    for index in range(torch.cuda.device_count()):
-        gpu = torch.cuda.get_device_properties(index)
-        yield f"  cuda:{index} {gpu.name}, {gpu.total_memory / 2**30:.0f} GiB"
+    for name, value in conditions().items():
+        yield f"{name}: {value}"
+    device = find_device("auto")
+    yield f"device where none is named: {device}"
     unit = bfloat16_unit()
     large = f"bfloat16 (it has {unit})" if unit else "float32 (no bfloat16 unit)"
     yield f"dtype of large models on the CPU, where none is asked for: {large}"

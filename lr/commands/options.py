@@ -11,8 +11,8 @@ import os
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Literal
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
@@ -41,8 +41,8 @@ KEY = "LR_API_KEY"
 
 
 @dataclass(frozen=True)
-class DeviceOptions:
-    """Where models run, and in which precision."""
+class Placement:
+    """Where models run, in which precision, and how they use their device."""
 
     device: str = "auto"
     """auto (CUDA, else MPS, else the CPU), or a torch device such as cuda:1."""
@@ -50,13 +50,12 @@ class DeviceOptions:
     """None: the checkpoint's own; on a CPU what lr info says."""
     threads: int | None = None
     """CPU threads; None: one for the tiny models, else torch's default."""
-
-    def torch_device(self) -> torch.device:
-        """The device. Raises `SettingError` if torch does not know it or this machine
-        lacks it."""
-        from lr.model.device import find_device
-
-        return find_device(self.device)
+    num_blocks: int | None = None
+    """Cache blocks of 16 tokens per model; None: as many as needed."""
+    attention: AttentionName = "auto"
+    """The attention kernel: triton (our own), sdpa, or reference (slow and plain).
+    auto: the first of these that works; lr info shows which."""
+    cuda_graphs: bool = True  # On CUDA, replay decoding steps from CUDA graphs.
 
     def set_threads(self, *models: str | None) -> int:
         """Set torch's number of CPU threads for these models, and return it."""
@@ -96,18 +95,6 @@ def loading_bars() -> Iterator[LoadProgress]:
 
 
 @dataclass(frozen=True)
-class Placement(DeviceOptions):
-    """Where models run, and how they use their device."""
-
-    num_blocks: int | None = None
-    """Cache blocks of 16 tokens per model; None: as many as needed."""
-    attention: AttentionName = "auto"
-    """The attention kernel: triton (our own), sdpa, or reference (slow and plain).
-    auto: the first of these that works; lr info shows which."""
-    cuda_graphs: bool = True  # On CUDA, replay decoding steps from CUDA graphs.
-
-
-@dataclass(frozen=True)
 class JudgeServer:
     """A judge behind an OpenAI-compatible server. Its key is the environment variable
     LR_API_KEY."""
@@ -132,13 +119,13 @@ class JudgeServer:
 
     def address(self) -> str | None:
         """The server's address; None: there is no server."""
-        if self.judge_port is None:
+        port = self.judge_port
+        if port is None:
             return self.judge_url
-        possible = 1 <= self.judge_port <= 65535
-        require(possible, "judge_port", self.judge_port, "a number from 1 to 65535")
+        require(1 <= port <= 65535, "judge_port", port, "a number from 1 to 65535")
         expected = "none, since judge_url has a port; give one of them"
-        require(self.judge_url is None, "judge_port", self.judge_port, expected)
-        return f"http://localhost:{self.judge_port}"
+        require(self.judge_url is None, "judge_port", port, expected)
+        return f"http://localhost:{port}"
 
     def verifier(self, name: str | None, judge: str | None, target: str) -> Verifier:
         """The served judge, for the verifier of that name."""
@@ -201,13 +188,18 @@ class ModelChoice:
             return "tiny-draft"
         return self.draft_model
 
+    def settings(self) -> dict[str, Any]:
+        """Everything that an answer or its speed can depend on, so no ports."""
+        settings = vars(self) | asdict(self.placement)
+        settings["served_judge"] = self.server.address() is not None
+        return {n: v for n, v in settings.items() if n not in ("placement", "server")}
+
     def devices(self) -> DeviceMap:
         """The devices of all three models."""
-        from lr.model.device import DeviceMap
+        from lr.model.device import DeviceMap, find_device
 
-        device = self.placement.torch_device()
-        ranks = 1 if self.tensor_parallel is None else self.tensor_parallel
-        target = spread([device], ranks, self.placement.threads)
+        device = find_device(self.placement.device)
+        target = spread([device], self.tensor_parallel, self.placement.threads)
         draft = self.draft_device or device
         judge = self.judge_device or device
         return DeviceMap.of({"target": target, "draft": draft, "judge": judge})
@@ -333,17 +325,16 @@ def spread(
     `threads` is given."""
     require(ranks is None or 0 < ranks <= 1024, "tensor_parallel", ranks, "1 to 1024")
     size = len(devices) if ranks is None else ranks
-    if size == 1:
-        return (devices[0],)
-    from lr.model.device import find_device
+    if size <= len(devices):
+        return tuple(devices[:size])
+    first = devices[0]
+    if first.type == "cuda":
+        from lr.model.device import find_device
 
-    if devices[0].type == "cpu" and threads is None:
+        return tuple(find_device(f"cuda:{first.index + i}") for i in range(size))
+    if first.type == "cpu" and threads is None:
         import torch
 
         share = max(1, (os.cpu_count() or 1) // size)
         torch.set_num_threads(min(torch.get_num_threads(), share))
-    if size <= len(devices):
-        return tuple(devices[:size])
-    if devices[0].type != "cuda":
-        return (devices[0],) * size
-    return tuple(find_device(f"cuda:{devices[0].index + i}") for i in range(size))
+    return (first,) * size

@@ -16,12 +16,7 @@ from msgspec import convert
 from rich.console import Console
 
 from lr.commands.info import memory_table
-from lr.commands.options import (
-    AnswerOptions,
-    ModelChoice,
-    VariantChoice,
-    spread,
-)
+from lr.commands.options import AnswerOptions, ModelChoice, VariantChoice, spread
 from lr.commands.show import console, progress, require_at_least
 from lr.errors import SettingError
 from lr.measure.datasets import between, fingerprint, load_items
@@ -91,24 +86,17 @@ class RunModels(ModelChoice):
     def used_in(self, mode: str, options: GenerateOptions) -> RunModels:
         """Settings from `named`, with None for the models that are not used. In mode
         draft the draft is the only model."""
+        models = self
         if mode == "draft":
             assert self.draft_model is not None, "named"
-            alone = replace(
+            models = replace(
                 self, model=self.draft_model, target_gpu_id=self.draft_gpu_id
             )
-            return replace(alone, draft_model=None, judge_model=None, verifier=None)
-        models = self
         if not options.needs_draft:
             models = replace(models, draft_model=None)
         if mode not in LOOKAHEAD:
             models = replace(models, judge_model=None, verifier=None)
         return models
-
-    def settings(self) -> dict[str, Any]:
-        """Everything that an answer or its speed can depend on, so no ports."""
-        settings = vars(self) | asdict(self.placement)
-        settings["served_judge"] = self.server.address() is not None
-        return {n: v for n, v in settings.items() if n not in ("placement", "server")}
 
     def devices(self) -> DeviceMap:
         """The devices of all three models. A default GPU number that this machine
@@ -120,30 +108,32 @@ class RunModels(ModelChoice):
         if self.placement.device != "auto" or not torch.cuda.is_available():
             return super().devices()
         count = torch.cuda.device_count()
-        numbers = {}
-        for name in ("target_gpu_id", "draft_gpu_id", "judge_gpu_id"):
+        gpus = {}
+        for role in ("target", "draft", "judge"):
+            name = f"{role}_gpu_id"
             value = getattr(self, name)
-            valid = all(part.strip().isdecimal() for part in value.split(","))
-            require(valid, name, value, "numbers of CUDA devices such as 0 or 0,1")
-            ids = [int(part) for part in value.split(",")]
-            expected = f"numbers below {count}: this machine has {count} CUDA devices"
-            usual = value == RunModels.__dataclass_fields__[name].default
-            require(usual or max(ids) < count, name, value, expected)
-            numbers[name] = [min(number, count - 1) for number in ids]
-        others = {}  # the GPUs of draft and judge, if they run here
+            parts = value.split(",")
+            usual = value == getattr(RunModels, name)
+            fits = all(
+                part.strip().isdecimal() and (usual or int(part) < count)
+                for part in parts
+            )
+            expected = f"numbers such as 0 or 0,1 of the {count} CUDA devices here"
+            require(fits, name, value, expected)
+            numbers = dict.fromkeys(min(int(part), count - 1) for part in parts)
+            gpus[role] = [torch.device("cuda", number) for number in numbers]
+        others = {}  # draft and judge, if they run here
         if self.draft_model is not None:
-            others["draft"] = numbers["draft_gpu_id"][0]
+            others["draft"] = gpus["draft"][0]
         if self.judge_model is not None and not self.server.address():
-            others["judge"] = numbers["judge_gpu_id"][0]
-        # draft and judge choose first, unless no GPU is left for the target
-        ids = sorted(set(numbers["target_gpu_id"]))
-        free = [number for number in ids if number not in others.values()] or ids[:1]
-        gpus = [torch.device("cuda", number) for number in free]
+            others["judge"] = gpus["judge"][0]
+        # they choose first, unless no GPU is left for the target
+        free = [gpu for gpu in gpus["target"] if gpu not in others.values()]
+        free = free or gpus["target"][:1]
         if self.model in TINY:
-            gpus = gpus[:1]
-        target = spread(gpus, self.tensor_parallel, self.placement.threads)
-        placed = {role: torch.device("cuda", n) for role, n in others.items()}
-        return DeviceMap.of({"target": target, **placed})
+            free = free[:1]
+        target = spread(free, self.tensor_parallel, self.placement.threads)
+        return DeviceMap.of({"target": target, **others})
 
 
 @dataclass(frozen=True)
@@ -205,12 +195,14 @@ class RunCommand:
         named, note = self.models.named(self.dataset)
         if note:
             notes.print(f"note: {note}", style="yellow")
-        options = self._options(mode)
+        options = running.engine_options(mode, self.protocol, self.generation)
+        if self.choice.variant is not None and mode == "lr":
+            options = replace(options, drafter="draft")  # if the variant chooses lr+sd
         models = named.used_in(mode, options)
         bad_rows: list[str] | None = [] if self.skip_bad_rows else None
         problems = load_items(self.dataset, seed=options.seed, bad_rows=bad_rows)
         for row in (bad_rows or [])[:5]:
-            notes.print(f"left out: {row}", style="yellow", markup=False)
+            notes.print(f"left out: {row}", style="yellow")
         if bad_rows:
             notes.print(f"{len(bad_rows)} bad rows are left out", style="yellow")
         items = between(problems, self.start_qid, self.end_qid)
@@ -220,11 +212,13 @@ class RunCommand:
         devices = sorted(
             {*map(str, places.target), str(places.draft), str(places.judge)}
         )
-        head = running.run_head("lr run", settings, devices)
+        head = running.run_head(settings, devices)
+        kind = mode if settings["mode"] else "variant"
+        name = f"{self.prefix}_{kind}_{digest_of(settings, 4)}"
         limits = CodeLimits(self.code_seconds, self.code_memory_mb)
         with (
             Grader(limits if self.run_code else None) as grader,
-            Store.open(self.output or self._folder(mode, settings), head) as store,
+            Store.open(self.output or Path("runs", name), head) as store,
         ):
             memory = models.memory(options, self.max_tokens_len, self.concurrency)
             if max(map(memory.needed, memory.free)) >= SHOWN_FROM:
@@ -264,7 +258,7 @@ class RunCommand:
                 watch(evaluation, notes)
             if samples := write_samples(store, items):
                 notes.print(f"programs for the benchmark's grader: {samples}")
-        console().print(store.path, soft_wrap=True)
+        console().print(store.path)
 
     def chosen_mode(self) -> str:
         """The mode that flags and switches agree on. Raises `SettingError` if they
@@ -291,21 +285,13 @@ class RunCommand:
         drafter = self.generation.drafter
         fits = not self.enable_n_gram or drafter == "ngram"
         require(fits, "drafter", drafter, "'ngram', which --enable_n_gram means")
-        judges = not self.save_pairs or mode in LOOKAHEAD
-        require(judges, "mode", mode, "lr or lr+sd with --save_pairs")
-        apart = not self.save_pairs or 1 in (self.n_samples, self.concurrency)
-        prompts = "1: --save_pairs tells samples apart by their prompts"
-        require(apart, "concurrency", self.concurrency, prompts)
-        variant = self.choice.variant is None or mode != "draft"
-        require(variant, "mode", mode, "lr or lr+sd with --variant")
-
-    def _options(self, mode: str) -> GenerateOptions:
-        from lr.measure import running
-
-        options = running.engine_options(mode, self.protocol, self.generation)
-        if self.choice.variant is not None and mode == "lr":
-            return replace(options, drafter="draft")  # if the variant chooses lr+sd
-        return options
+        if self.save_pairs:
+            require(mode in LOOKAHEAD, "mode", mode, "lr or lr+sd with --save_pairs")
+            apart = 1 in (self.n_samples, self.concurrency)
+            prompts = "1: --save_pairs tells samples apart by their prompts"
+            require(apart, "concurrency", self.concurrency, prompts)
+        if self.choice.variant is not None:
+            require(mode != "draft", "mode", mode, "lr or lr+sd with --variant")
 
     def _settings(
         self, mode: str | None, options: GenerateOptions, models: RunModels, data: str
@@ -315,24 +301,13 @@ class RunCommand:
         from lr.measure import running
 
         settings = asdict(options) | models.settings()
-        settings["branching"] = list(options.branching)
-        names = (
-            "max_tokens_len",
-            "concurrency",
-            "protocol",
-            "save_pairs",
-            "save_traces",
-        )
+        names = "max_tokens_len concurrency protocol save_pairs save_traces".split()
         settings |= {name: getattr(self, name) for name in names}
         variant = self.choice.variant
         if variant is not None and self.mode is None:
             mode = None  # the variant's, which run.json has apart
         settings |= {"mode": mode, "data": data, "variant": variant}
         return running.identified(settings)
-
-    def _folder(self, mode: str, settings: dict[str, Any]) -> Path:
-        kind = mode if settings["mode"] else "variant"
-        return Path("runs", f"{self.prefix}_{kind}_{digest_of(settings, 4)}")
 
 
 def tally_line(rights: Sequence[bool | None], stats: Stats) -> str:
@@ -357,11 +332,10 @@ def watch(evaluation: Evaluation, notes: Console) -> None:
     earlier = evaluation.store.results()
     rights = [record.get("right") for key, record in earlier if key in keys]
     stats = Stats()
-    num_done = len(rights)
     started = time.monotonic()
     try:
         with (
-            progress("answers", len(keys), num_done) as advance,
+            progress("answers", len(keys), len(rights)) as advance,
             closing(evaluation.run()) as records,
         ):
             evaluation.warm_up()
@@ -371,10 +345,7 @@ def watch(evaluation: Evaluation, notes: Console) -> None:
                 stats = replace(stats, seconds=time.monotonic() - started)
                 advance(tally_line(rights, stats))
     finally:
-        num_done = len(evaluation.store.done() & keys)
-        line = tally_line(rights, stats)
-        notes.print(
-            f"{num_done} of {len(keys)} answers" + (f": {line}" if line else "")
-        )
-        if num_done < len(keys):
+        line = tally_line(rights, stats) or "none yet"
+        notes.print(f"{len(rights)} of {len(keys)} answers: {line}")
+        if len(rights) < len(keys):
             notes.print("the same command continues with the rest")

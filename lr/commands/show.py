@@ -88,7 +88,7 @@ def progress(title: str, total: int, done: int = 0) -> Iterator[Callable[..., No
 
 LARGEST_FLAGS = {
     "problems": 100_000, "repeats": 10_000, "steps": 1_000_000, "n_samples": 10_000,
-    "concurrency": 10_000,
+    "concurrency": 10_000, "k": 200, "width": 8,
 }  # fmt: skip
 """The largest values of some flags; 10 million for all others. Every count has a
 limit."""

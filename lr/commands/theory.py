@@ -4,11 +4,11 @@ calibrate`."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
@@ -17,8 +17,8 @@ from lr.commands.show import console, progress, require_at_least, require_files,
 from lr.measure.datasets import ask, load_items
 from lr.measure.machine import conditions
 from lr.measure.store import write_json
-from lr.measure.ways import Way, in_turn
-from lr.options import LOOKAHEAD, Driver, GenerateOptions, make_options
+from lr.measure.ways import in_turn
+from lr.options import Driver, GenerateOptions, make_options
 from lr.theory.calibration import (
     Calibration,
     calibrate,
@@ -29,7 +29,6 @@ from lr.theory.calibration import (
 from lr.theory.cost import DRAFT_FORWARDS, Answers, Timed
 from lr.theory.domain import DomainError, probability
 from lr.theory.formula_vs_simulation import FORMULAS, Point
-from lr.tiny.language import Split
 from lr.tiny.stories import DATASETS
 from lr.trace import stats_of
 from lr.types import require
@@ -37,29 +36,23 @@ from lr.types import require
 if TYPE_CHECKING:
     from lr.reasoner import Reasoner
 
-T = TypeVar("T")
-
 
 @dataclass(frozen=True)
 class Theory:
     """Print formulas next to the real scheduler on a simulated clock, at given
     parameters. Times are in target steps."""
 
-    formula: str = "all"  # A name or its beginning, such as lr_async; or all.
+    formula: str = ""  # A name or its beginning, such as lr_async. Left out: all.
     at: Point = field(default_factory=Point)
 
     def run(self) -> None:
         at = self.at
         require_at_least(at, k=1, width=1, steps=400, c=0, v=0, b=0, beta=0)
-        small = at.k <= 200 and at.width <= 8
-        expected = "at most 200 and 8 for a simulation"
-        require(small, "k, width", (at.k, at.width), expected)
         require(at.beta > 0, "beta", at.beta, "a number > 0")
         probability("alpha", at.alpha)
-        beginning = "" if self.formula == "all" else self.formula
-        chosen = [each for each in FORMULAS if each.name.startswith(beginning)]
+        chosen = [each for each in FORMULAS if each.name.startswith(self.formula)]
         names = ", ".join(sorted({each.name.split()[0] for each in FORMULAS}))
-        expected = f"all or the beginning of one of {names}"
+        expected = f"the beginning of one of {names}"
         require(bool(chosen), "formula", self.formula, expected)
         rows: list[Sequence[object]] = []
         undefined: list[str] = []
@@ -90,22 +83,20 @@ MEANINGS = {
     "b": "a further row of the target, as a share of one row",
     "v": "a verdict, in steps of plain decoding",
 }
-TOKENS = "num_speculative_tokens"
-PLAIN_WAY = Way({"way": "ar"}, "ar")
-COMPARED_WAYS = (
-    *(Way({"way": f"sd {k}"}, "sd", {TOKENS: k}) for k in (2, 4)),
-    *(
-        Way(
-            {"way": f"{schedule} {depth}"}, "lr", {"schedule": schedule, "depth": depth}
-        )
+COMPARED_WAYS = {
+    **{f"sd {k}": make_options(mode="sd", num_speculative_tokens=k) for k in (2, 4)},
+    **{
+        f"{schedule} {depth}": make_options(mode="lr", schedule=schedule, depth=depth)
         for schedule, depths in (("sync", (1, 2, 4)), ("depth", (1, 2, 4, 6)))
         for depth in depths
-    ),
-    *(
-        Way({"way": f"depth {depth} + sd 4"}, "lr+sd", {"depth": depth, TOKENS: 4})
-        for depth in (2, 6)
-    ),
-)
+    },
+    **{
+        f"depth {n} + sd 4": make_options(
+            mode="lr+sd", depth=n, num_speculative_tokens=4
+        )
+        for n in (2, 6)
+    },
+}
 """The ways to answer that `lr calibrate --compare` measures."""
 
 
@@ -114,8 +105,7 @@ class Calibrate:
     """Measure what the formulas take on a pair of models, from traces of real runs:
     acceptance, the cost line of a pass, the time of a verdict. With --compare, predict
     speedups from it and measure them on other problems. Time is processor time where
-    one thread on a CPU computes, else the time on the wall. Ctrl-C ends the calibration
-    or the comparison; what is done counts, from two problems on."""
+    one thread on a CPU computes, else the time on the wall."""
 
     output: Path | None = None  # Write the calibration to this JSON file.
     compare: int = 0  # Then measure so many held-out problems, in eleven ways.
@@ -123,7 +113,7 @@ class Calibrate:
     problems: int = 24  # How many problems, at least 4. Each runs four times.
     dataset: str = "tiny"
     """tiny or stories, short or long problems of the tiny language; or a file as for lr
-    run, whose first problems calibrate. Those after them are compared."""
+    run. Its first problems calibrate, those after them are compared."""
     depth: int = 4  # How many draft steps to write ahead.
     num_speculative_tokens: int = 4  # Draft tokens per round.
     max_tokens: int | None = None  # Longest answer. None: 400; the context for stories.
@@ -169,8 +159,8 @@ class Calibrate:
         write_json(document, self.json)
 
     def measure(self, reasoner: Reasoner) -> Calibration:
-        """The calibration, from training problems."""
-        questions = self._questions(Split.TRAIN)
+        """The calibration, from the first problems."""
+        questions = self._questions()[: self.problems]
         reasoner.generate(questions[0], max_tokens=40)  # the first call allocates
         k = self.num_speculative_tokens
         modes = {
@@ -179,21 +169,12 @@ class Calibrate:
             "tokens": GenerateOptions(mode="sd", num_speculative_tokens=k),
             "hybrid": GenerateOptions(mode="lr+sd", depth=2, num_speculative_tokens=k),
         }
-        problems = _of_each(
-            "calibrating",
-            questions,
-            lambda question, _: {
-                name: self._events(reasoner, question, options)
-                for name, options in modes.items()
-            },
-        )
-        verifier = reasoner.verifier
+        problems = self._answers("calibrating", reasoner, questions, modes)
         settings = asdict(self)
         for name in ("output", "compare", "json", "driver", "models"):
             del settings[name]
-        settings["problems"] = len(problems)
         settings["clock"] = self._clock(reasoner).__name__
-        settings["verifier"] = verifier if isinstance(verifier, str) else verifier.name
+        settings["verifier"] = reasoner.engine.names["verifier"]
         models = f"{self.models.model} / {self.models.draft()}"
         return calibrate(problems, models, settings | conditions())
 
@@ -203,33 +184,29 @@ class Calibrate:
         """Every way on held-out problems, each in turn: the closed form, the prediction,
         the measured speedup with its standard error, and the prediction at the
         acceptance of these answers: a few answers keep more or less by chance."""
-        questions = self._questions(Split.TEST)
-        self._events(
-            reasoner, questions[0], self._options(COMPARED_WAYS[-1])
-        )  # a first run
-        problems = _of_each(
-            "comparing",
-            questions,
-            lambda question, number: {
-                way.name: self._events(reasoner, question, self._options(way))
-                for way in in_turn([PLAIN_WAY, *COMPARED_WAYS], number)
-            },
-        )
+        questions = self._questions()[self.problems :]
+        ways = {"ar": GenerateOptions(mode="ar")}
+        for name, options in COMPARED_WAYS.items():
+            driver = self.driver if options.looks_ahead else "lockstep"
+            ways[name] = replace(options, driver=driver)
+        *_, last = ways.values()
+        self._events(reasoner, questions[0], last)  # the first one sets things up
+        problems = self._answers("comparing", reasoner, questions, ways)
         forwards = None if self.driver == "overlapped" else DRAFT_FORWARDS
-        plain = [_per_token(runs[PLAIN_WAY.name]) for runs in problems]
+        plain = [_per_token(runs["ar"]) for runs in problems]
         rows = []
-        for way in COMPARED_WAYS:
+        for name in COMPARED_WAYS:
             answers = Answers()
             for runs in problems:
-                answers.add(runs[way.name])
+                answers.add(runs[name])
             accepting = calibration.accepting(answers)
-            options = self._options(way)
+            options = ways[name]
             expected = predicted_speedup(options, calibration, forwards)
             for_kept = predicted_speedup(options, accepting, forwards)
-            taken = [_per_token(runs[way.name]) for runs in problems]
+            taken = [_per_token(runs[name]) for runs in problems]
             measured, error = ratio_with_error(plain, taken)
             row = {
-                **way.cells,
+                "way": name,
                 "formula": closed_form(options, calibration),
                 "expected": expected,
                 "measured": measured,
@@ -242,24 +219,36 @@ class Calibrate:
             rows.append(row)
         return rows
 
-    def _questions(self, split: Split) -> list[str]:
-        """Those that calibrate (train), or those that are compared (test)."""
-        count = self.problems if split is Split.TRAIN else self.compare
-        if self.dataset in DATASETS:
-            draw = DATASETS[self.dataset]
-            return [draw(split, number, 0).question for number in range(count)]
-        items = load_items(self.dataset)
+    def _questions(self) -> list[str]:
+        """Those that calibrate, then those that are compared."""
+        count = self.problems + self.compare
+        tiny = self.dataset in DATASETS
+        items = load_items(f"{self.dataset}:{count}" if tiny else self.dataset)
         expected = f"at most the {len(items)} problems of the data set"
-        wanted = self.problems + self.compare
-        require(wanted <= len(items), "problems and compare", wanted, expected)
-        first = 0 if split is Split.TRAIN else self.problems
-        return [ask(item) for item in items[first : first + count]]
+        require(count <= len(items), "problems and compare", count, expected)
+        return [ask(item, bare=tiny) for item in items[:count]]
 
-    def _options(self, way: Way) -> GenerateOptions:
-        """The options of an answer in this way."""
-        ahead = way.mode in LOOKAHEAD
-        driver = self.driver if ahead else "lockstep"
-        return make_options(mode=way.mode, driver=driver, **way.options)
+    def _answers(
+        self,
+        title: str,
+        reasoner: Reasoner,
+        questions: Sequence[str],
+        ways: Mapping[str, GenerateOptions],
+    ) -> list[dict[str, list[Timed]]]:
+        """For each question the events of its answers by way; another one begins each
+        time."""
+        answers = []
+        with progress(title, len(questions)) as advance:
+            for number, question in enumerate(questions):
+                names = in_turn([*ways], number)
+                answers.append(
+                    {
+                        name: self._events(reasoner, question, ways[name])
+                        for name in names
+                    }
+                )
+                advance()
+        return answers
 
     def _events(
         self, reasoner: Reasoner, question: str, options: GenerateOptions
@@ -285,24 +274,6 @@ class Calibrate:
         one_process = self.driver == "lockstep" or not self.compare
         alone = on_cpu and one_process and torch.get_num_threads() == 1
         return time.process_time if alone else time.perf_counter
-
-
-def _of_each(
-    label: str, questions: Sequence[str], runs: Callable[[str, int], T]
-) -> list[T]:
-    """`runs(question, number)` for every question in order, with progress. Ctrl-C ends
-    it; at least two that are done count."""
-    done: list[T] = []
-    with progress(label, len(questions)) as advance:
-        try:
-            for number, question in enumerate(questions):
-                done.append(runs(question, number))
-                advance()
-        except KeyboardInterrupt:
-            if len(done) < 2:
-                raise
-            console().print(f"stopped: the first {len(done)} problems count")
-    return done
 
 
 def _per_token(events: list[Timed]) -> float:

@@ -64,15 +64,6 @@ class Shown:
             )
         return None
 
-    def live_source(self) -> Source:
-        """Load the models and begin to answer."""
-        from lr.watch.stepper.live import LiveSource
-
-        reasoner = self.models.load(needs_draft=True)
-        question = self.models.question(self.source)
-        variant = self.choice.load(reasoner)
-        return LiveSource(reasoner, question, asdict(self.generation), variant)
-
 
 @dataclass(frozen=True)
 class TraceCommand:
@@ -149,7 +140,12 @@ class StepCommand(Shown):
         file = self.file()
         source: Source
         if file is None:  # the first event is made when it is asked for
-            source = self.live_source()
+            from lr.watch.stepper.live import LiveSource
+
+            reasoner = self.models.load(needs_draft=True)
+            question = self.models.question(self.source)
+            variant = self.choice.load(reasoner)
+            source = LiveSource(reasoner, question, asdict(self.generation), variant)
         else:
             trace = read_trace(file)
             for note in trace.notes:
@@ -284,7 +280,10 @@ class StepperPrompt:
             case "?" | "h" | "help":
                 self.out.print(HELP, soft_wrap=True)
             case "i":
-                self.out.print(node_view(session.active, word or self._telling()))
+                state = session.active.state
+                # the node of the last event, or the root
+                node = word or min(state.touched, default=state.root)
+                self.out.print(node_view(session.active, node))
             case "c":
                 self.out.print(cache_view(session))
             case "t":
@@ -323,11 +322,6 @@ class StepperPrompt:
 
     def _say(self, text: str) -> None:
         self.out.print(Text(text, style="dim"))
-
-    def _telling(self) -> str:
-        """The node of the last event, or the root."""
-        state = self.session.active.state
-        return min(state.touched, default=state.root)
 
 
 def _number(word: str | None, wanted: str, low: int = 0, high: float = math.inf) -> int:

@@ -64,8 +64,7 @@ def verifier_ways(lab: Lab) -> list[Way]:
             if lab.values:
                 raise
             continue
-        cells = {"verifier": name}
-        ways.append(Way(cells, lab.mode, verifier=name))
+        ways.append(Way({"verifier": name}, lab.mode, verifier=name))
     return ways
 
 

@@ -7,18 +7,17 @@ seen: one problem is left out, the others are fitted, and so on (cross-validatio
 Pairs of one problem are not independent, so intervals are over problems too: problems
 are drawn anew, with replacement."""
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from lr.errors import SettingError
-from lr.measure.verifier_eval import ReplayedVerdicts, auc
+from lr.measure.verifier_eval import ReplayedVerdicts, Threshold, auc, curve
 from lr.spec.verifiers.base import Decode, Pair, Verifier
 from lr.spec.verifiers.fitted import Fit, Weight, values_of
 from lr.types import Verdict
@@ -49,10 +48,10 @@ def fit_weights(values: Values, truth: Sequence[bool], names: Sequence[str]) -> 
         return float(total), gradient
 
     start = np.zeros(1 + len(names))
-    found = minimize(loss, start, jac=True, method="BFGS", options={"gtol": 1e-8})
-    intercept, *weights = found.x.tolist()
-    columns = zip(weights, means.tolist(), scales.tolist(), strict=True)
-    signals = {n: Weight(*column) for n, column in zip(names, columns, strict=True)}
+    minimum = minimize(loss, start, jac=True, method="BFGS", options={"gtol": 1e-8})
+    intercept, *weights = minimum.x.tolist()
+    rows = zip(names, weights, means.tolist(), scales.tolist(), strict=True)
+    signals = {name: Weight(*numbers) for name, *numbers in rows}
     return Fit(signals, intercept, threshold=0.5)
 
 
@@ -86,6 +85,21 @@ def cross_validated(
     return probabilities.tolist()
 
 
+def most_accepted(points: Sequence[Threshold], wrong: float) -> tuple[float, float]:
+    """The largest share of pairs that a threshold of a `curve` accepts if at most the
+    share `wrong` of them is wrong, and that threshold (infinite if there is none)."""
+    allowed = [(at.accepted, at.score) for at in points if at.error <= wrong]
+    return max(allowed, default=(0.0, math.inf))
+
+
+def measures(scores: Sequence[float], truth: Sequence[bool]) -> list[float]:
+    """The area under the ROC curve, and the share that a threshold accepts if at most
+    1, 5 or 10 % of it is wrong: the numbers below the heads `SHARES`."""
+    points = curve(scores, truth)
+    accepted = [most_accepted(points, wrong)[0] for wrong in WRONG_SHARES]
+    return [auc(scores, truth), *accepted]
+
+
 @dataclass(frozen=True)
 class Estimate:
     """A number and its interval at 95 %, over problems."""
@@ -98,14 +112,11 @@ class Estimate:
         return f"{self.value:.3f} ({self.low:.2f} to {self.high:.2f})"
 
 
-def estimate(
-    measure: Callable[[Sequence[float], Sequence[bool]], float],
-    scores: Sequence[float],
-    truth: Sequence[bool],
-    problems: Sequence[int],
-) -> Estimate:
-    """`measure` of scores and labels, with its interval: the middle 95 % over
-    `RESAMPLES` draws of the problems, with replacement."""
+def shares(
+    scores: Sequence[float], truth: Sequence[bool], problems: Sequence[int]
+) -> dict[str, Estimate]:
+    """The `measures` of scores and labels, each with its interval: the middle 95 % over
+    `RESAMPLES` draws of the problems, with replacement. The keys are `SHARES`."""
     values = np.array(scores)
     labels = np.array(truth)
     members = [np.flatnonzero(np.array(problems) == p) for p in sorted(set(problems))]
@@ -114,22 +125,10 @@ def estimate(
     for _ in range(RESAMPLES):
         chosen = chance.integers(len(members), size=len(members))
         pairs = np.concatenate([members[number] for number in chosen])
-        drawn.append(measure(values[pairs].tolist(), labels[pairs].tolist()))
-    interval: Any = np.nanpercentile(drawn, [2.5, 97.5])
-    return Estimate(measure(scores, truth), float(interval[0]), float(interval[1]))
-
-
-def shares(
-    scores: Sequence[float], truth: Sequence[bool], problems: Sequence[int]
-) -> dict[str, Estimate]:
-    """The area under the ROC curve, and the share that a threshold accepts if at most 1,
-    5 or 10 % of it is wrong, each with its interval. The keys are `SHARES`."""
-    measures = [area]
-    measures += [partial(accepted_share, wrong=wrong) for wrong in WRONG_SHARES]
-    return {
-        head: estimate(measure, scores, truth, problems)
-        for head, measure in zip(SHARES, measures, strict=True)
-    }
+        drawn.append(measures(values[pairs].tolist(), labels[pairs].tolist()))
+    low, high = np.nanpercentile(drawn, [2.5, 97.5], axis=0).tolist()
+    estimates = map(Estimate, measures(scores, truth), low, high)
+    return dict(zip(SHARES, estimates, strict=True))
 
 
 def fit_pairs(
@@ -146,13 +145,11 @@ def fit_pairs(
     wrong."""
     rows = values_of(names, pairs, decode, scorers)
     values = np.array([[row[name] for name in names] for row in rows])
-    if not np.isfinite(values).all():
-        worst = names[int(np.flatnonzero(~np.isfinite(values).all(0))[0])]
-        raise SettingError(f"signal {worst} of a pair is not a finite number.")
-    started = time.perf_counter()
+    for name, column in zip(names, values.T, strict=True):
+        if not np.isfinite(column).all():
+            raise SettingError(f"signal {name} of a pair is not a finite number.")
     scores = cross_validated(values, truth, problems, names)
-    seconds = time.perf_counter() - started
-    accepted, threshold = most_accepted(scores, truth, wrong)
+    accepted, threshold = most_accepted(curve(scores, truth), wrong)
     if not accepted:
         raise SettingError(
             f"no threshold accepts a pair with at most {wrong:.0%} wrong; give a larger "
@@ -164,40 +161,8 @@ def fit_pairs(
         "problems": len(set(problems)),
         "wrong": wrong,
         "accepted": round(accepted, 4),
-        "auc": round(area(scores, truth), 4),
+        "auc": round(auc(scores, truth), 4),
     }
     fit = replace(fit_weights(values, truth, names), threshold=threshold, about=about)
     verdicts = [Verdict(score >= threshold, "fitted", score) for score in scores]
-    return fit, ReplayedVerdicts(tuple(verdicts), seconds)
-
-
-def accepted_share(
-    scores: Sequence[float], truth: Sequence[bool], wrong: float
-) -> float:
-    """The first number of `most_accepted`."""
-    return most_accepted(scores, truth, wrong)[0]
-
-
-def area(scores: Sequence[float], truth: Sequence[bool]) -> float:
-    """The area under the ROC curve; NaN for labels of one kind."""
-    value = auc(scores, truth)
-    return float("nan") if value is None else value
-
-
-def most_accepted(
-    scores: Sequence[float], truth: Sequence[bool], wrong: float
-) -> tuple[float, float]:
-    """The largest share of pairs that a threshold accepts if at most the share `wrong`
-    of them is wrong, and that threshold (infinite if there is none)."""
-    values = np.array(scores)
-    order = np.argsort(-values, kind="stable")
-    sorted_values = values[order]
-    counts = np.arange(1, len(order) + 1)
-    wrong_counts = np.cumsum(~np.array(truth)[order])
-    # Equal scores are accepted together.
-    ends_tie: Any = np.append(sorted_values[1:] < sorted_values[:-1], True)
-    allowed = np.flatnonzero(ends_tie & (wrong_counts <= wrong * counts))
-    if not len(allowed):
-        return 0.0, float("inf")
-    last = int(allowed[-1])
-    return (last + 1) / len(order), float(sorted_values[last])
+    return fit, ReplayedVerdicts(tuple(verdicts))

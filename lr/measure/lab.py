@@ -33,7 +33,7 @@ from lr.spec.variant import Variant
 from lr.spec.verifiers.base import Pair, Requires, Verifier
 from lr.spec.verifiers.fitted import SCORES, SIGNALS
 from lr.tiny.names import speaks_tiny
-from lr.types import Role, require
+from lr.types import require
 from lr.variants.loading import load_variant
 
 Row = dict[str, Any]
@@ -136,36 +136,27 @@ class Lab:
         require(largest < codec.vocab_size, "model", codec.name, wrote)
 
     def with_logprobs(self, pairs: Sequence[Pair], requires: Requires) -> list[Pair]:
-        """The pairs, read by target and draft where a required log-probability is
-        missing. Raises `SettingError` if the models are not those of the pairs."""
+        """The pairs, all read by the target or the draft if one of them has no
+        log-probabilities of it that are required. Raises `SettingError` if the models
+        are not those of the pairs."""
         read = list(pairs)
-        if Requires.TARGET_LOGPROBS in requires:
-            missing = [n for n, pair in enumerate(read) if not pair.logprobs]
-            for number, logs in self._read(read, missing, Role.TARGET):
-                read[number] = replace(read[number], logprobs=logs)
-        if Requires.DRAFT_LOGPROBS in requires:
-            missing = [n for n, pair in enumerate(read) if not pair.draft_logprobs]
-            for number, logs in self._read(read, missing, Role.DRAFT):
-                read[number] = replace(read[number], draft_logprobs=logs)
+        for evidence, flag, name in (
+            (Requires.TARGET_LOGPROBS, "model", "logprobs"),
+            (Requires.DRAFT_LOGPROBS, "draft_model", "draft_logprobs"),
+        ):
+            if evidence not in requires or all(vars(pair)[name] for pair in read):
+                continue
+            reasoner = self.reasoner()
+            engine = reasoner.engine
+            model = engine.target_model if flag == "model" else engine.draft_model
+            expected = "a model: the pairs hold no log-probabilities of it"
+            require(model is not None, flag, None, expected)
+            assert model is not None
+            self.require_vocabulary(read)
+            rows = read_logprobs(asked_model(model, reasoner.codec).runner, read)
+            logs_of: list[dict[str, Any]] = [{name: logs} for logs in rows]
+            read = [replace(p, **logs) for p, logs in zip(read, logs_of, strict=True)]
         return read
-
-    def _read(
-        self, pairs: Sequence[Pair], missing: Sequence[int], role: Role
-    ) -> Iterator[tuple[int, tuple[float, ...]]]:
-        """The log-probabilities of these draft steps under a model, each with its
-        pair's number."""
-        if not missing:
-            return
-        engine = self.reasoner().engine
-        model = engine.target_model if role is Role.TARGET else engine.draft_model
-        flag = "--model" if role is Role.TARGET else "--draft_model"
-        expected = f"{flag}: the pairs hold no log-probabilities of it"
-        require(model is not None, role.value, None, expected)
-        assert model is not None
-        bare = [pairs[number] for number in missing]
-        self.require_vocabulary(bare)
-        runner = asked_model(model, self.reasoner().codec).runner
-        yield from zip(missing, read_logprobs(runner, bare), strict=True)
 
     @property
     def is_tiny(self) -> bool:
@@ -268,15 +259,13 @@ class Lab:
     ) -> Evaluation:
         """Some problems in one way."""
         reasoner = self.reasoner(draft_alone=way.mode == "draft")
-        settings = dict(way.options)
-        variant = None
+        variant = Variant()
         if way.variant is not None:
             variant = self._variant(way, way.variant, reasoner)
-            settings = {**variant.settings, **settings}
-            variant = replace(variant, settings={})
+        settings = {**variant.settings, **way.options}
+        variant = replace(variant, settings={})
         if way.verifier is not None:
-            verifier = self.verifier_named(way.verifier)
-            variant = replace(variant or Variant(), verifier=verifier)
+            variant = replace(variant, verifier=self.verifier_named(way.verifier))
         mode = way.mode or settings.get("mode", self.mode)
         options = engine_options(mode, "generate", replace(self.options, **settings))
         return Evaluation(
@@ -309,9 +298,8 @@ class Lab:
             "variant": way.variant,
             "warm": way.warm,
             "concurrency": self.concurrency,
-            "branching": list(self.options.branching),
         }
         if way.verifier is not None:
             settings["verifier"] = way.verifier
         device = self.reasoner().engine.target_model.device
-        return run_head("lr experiment", identified(settings), [str(device)])
+        return run_head(identified(settings), [str(device)])

@@ -87,8 +87,7 @@ def plan_memory(
         "draft": (places.draft,),
         "judge": (places.judge,),
     }
-    asks_target = verifier.partition(":")[0] == "score"
-    asks = asks_target and options.looks_ahead
+    asks = options.looks_ahead and verifier.partition(":")[0] == "score"
     one_gpu = is_one_gpu(places.draft, places.target[0])
     beside = options.driver == "overlapped" and not one_gpu
     models = []

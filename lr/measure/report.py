@@ -21,24 +21,15 @@ import numpy as np
 from lr.errors import SettingError
 from lr.measure.datasets import Item, Task
 from lr.measure.grading import Grader
-from lr.measure.store import AnswerKey, Store
+from lr.measure.store import AnswerKey, Store, differences
 from lr.trace import Stats
 from lr.types import require
 from lr.watch.figures.plots import Bars
 
-SAME = [
-    "data",
-    "seed",
-    "temperature",
-    "top_p",
-    "top_k",
-    "max_tokens_len",
-    "max_tokens",
-    "system",
-    "enable_thinking",
-    "model",
-]
-"""Settings that compared runs must share; the model may differ if one run is the draft
+SAME = (
+    "data seed temperature top_p top_k max_tokens_len max_tokens system enable_thinking"
+).split()
+"""Settings that compared runs must share; also the model, unless one run is the draft
 alone."""
 STATED = (
     "weights dtype device attention cuda_graphs threads tensor_parallel concurrency lr"
@@ -68,8 +59,7 @@ def accuracy(grades: Sequence[Sequence[bool]]) -> tuple[float, Interval]:
     mean = float(means.mean())
     if any(len(samples) > 1 for samples in grades):
         return mean, _bootstrap(means, lambda drawn: drawn.mean(-1))
-    test = binomtest(round(means.sum()), len(means))
-    interval = test.proportion_ci(method="wilson")
+    interval = binomtest(round(means.sum()), len(means)).proportion_ci(method="wilson")
     return mean, (float(interval.low), float(interval.high))
 
 
@@ -84,12 +74,11 @@ def speedup_of(problems: Sequence[Sequence[float]]) -> tuple[float, Interval]:
         tokens, seconds, base_tokens, base_seconds = np.moveaxis(drawn.sum(-2), -1, 0)
         return (tokens / seconds) / (base_tokens / base_seconds)
 
-    markdown_table = np.array(problems, dtype=float)
+    numbers = np.array(problems, dtype=float)
     with np.errstate(divide="ignore", invalid="ignore"):
-        value = float(ratio(markdown_table))
-        return (value if math.isfinite(value) else math.nan), _bootstrap(
-            markdown_table, ratio
-        )
+        value = float(ratio(numbers))
+        interval = _bootstrap(numbers, ratio)
+    return (value if math.isfinite(value) else math.nan), interval
 
 
 def _bootstrap(values: Any, statistic: Callable[[Any], Any]) -> Interval:
@@ -133,18 +122,15 @@ def read_run(path: Path, grader: Grader) -> RunResults:
             prompt = record.get("target_prompt", "")
             text = record.get("full_text", "").removeprefix(prompt)
             text = record.get("generation_text", text)
-            gold = record.get("gold")
-            item = Item(0, "", Task.MATH, None if gold is None else str(gold))
+            item = Item(0, "", Task.MATH, record.get("gold"))
             record |= asdict(grader.grade(item, text))
     head = store.settings() or {}
     settings = head.get("settings", {})
     if "mode" in head:  # a variant has chosen it
         settings = settings | {"mode": head["mode"]}
     machine = head.get("conditions", {})
-    software = {"torch": f"torch {machine.get('torch')}"} if machine else {}
-    parts = [(machine | software).get(name) for name in ("cpu", "card", "torch")]
-    devices = (*head.get("devices", ()), *filter(None, parts))
-    return RunResults(path, records, settings, devices)
+    parts = (f"{n} {machine[n]}" for n in ("cpu", "card", "torch") if n in machine)
+    return RunResults(path, records, settings, (*head.get("devices", ()), *parts))
 
 
 def choose_baseline(
@@ -164,21 +150,19 @@ def require_comparable(run: RunResults, baseline: RunResults) -> None:
     """Raise `SettingError` if two runs differ in data or sampling."""
     ours, theirs = run.settings, baseline.settings
     if ours and theirs:
-        differ = [name for name in SAME if ours.get(name) != theirs.get(name)]
-        if "draft" in (run.mode, baseline.mode) and "model" in differ:
-            differ.remove("model")
+        alone = "draft" in (run.mode, baseline.mode)
+        differ = differences(ours, theirs, SAME if alone else (*SAME, "model"))
     else:
         common = run.records.keys() & baseline.records.keys()
         same = all(
             run.records[key].get("question") == baseline.records[key].get("question")
             for key in common
         )
-        differ = [] if same else ["questions"]
+        differ = [] if same else ["their questions differ"]
     if differ:
-        values = (f"{n}: {ours.get(n)!r} and {theirs.get(n)!r}" for n in differ)
         raise SettingError(
-            f"{run.name} and {baseline.name} cannot be compared: they differ in "
-            f"{', '.join(values)}. Report them apart, or run one of them again."
+            f"{run.name} and {baseline.name} cannot be compared: {'; '.join(differ)}. "
+            "Report them apart, or run one of them again."
         )
 
 
@@ -281,12 +265,8 @@ def compare(run: RunResults, baseline: RunResults) -> tuple[dict[str, Any], list
     facts = []
     ours, theirs = run.settings, baseline.settings
     contents = [n for n in ours.keys() & theirs.keys() if n.startswith("content of")]
-    differ = [
-        f"{name}: {ours.get(name)!r}, there {theirs.get(name)!r}"
-        for name in (*STATED, *sorted(contents))
-        if ours and theirs and ours.get(name) != theirs.get(name)
-    ]
-    if differ:
+    differ = differences(ours, theirs, (*STATED, *sorted(contents)))
+    if differ and ours and theirs:
         facts.append(
             f"it differs from the baseline in more than the method ({'; '.join(differ)})"
         )
@@ -381,11 +361,11 @@ def notes(summaries: Sequence[Summary]) -> list[str]:
     return lines
 
 
-def markdown_table(rows: Iterable[Iterable[str]]) -> list[str]:
+def markdown_table(rows: Iterable[Sequence[str]]) -> list[str]:
     """The lines of a Markdown table; the first row is the head."""
-    head, *lines = ["| " + " | ".join(row) + " |" for row in rows]
-    rule = "| " + " | ".join(["---"] * (head.count(" | ") + 1)) + " |"
-    return [head, rule, *lines]
+    head, *others = rows
+    lines = [head, ["---"] * len(head), *others]
+    return ["| " + " | ".join(line) + " |" for line in lines]
 
 
 def markdown(

@@ -28,7 +28,6 @@ from lr.measure.machine import conditions
 from lr.measure.report import AnswerRecord
 from lr.measure.store import AnswerKey, Store
 from lr.measure.verifier_eval import PairRecorder
-from lr.measure.ways import WAY_MODES
 from lr.model.files import resolve
 from lr.options import LOOKAHEAD, GenerateOptions
 from lr.reasoner import Reasoner
@@ -50,7 +49,6 @@ def engine_options(
     mode: str, protocol: str, options: GenerateOptions
 ) -> GenerateOptions:
     """The engine's settings for a mode. Raises `SettingError` if the two do not fit."""
-    require(mode in WAY_MODES, "mode", mode, f"one of {', '.join(WAY_MODES)}")
     if protocol == "acceptance":
         judged = f"'generate': mode {mode!r} judges no steps; use mode lr"
         require(mode in LOOKAHEAD, "protocol", protocol, judged)
@@ -149,15 +147,15 @@ class Evaluation:
                 answers.append(self._begin(key))
         if not answers:
             return
-        first = answers[0]
-        tokens = min(WARM_UP_TOKENS, first.question.limits.max_tokens)
-        options = replace(first.question.options, max_tokens=tokens)
+        first = answers[0].question
+        tokens = min(WARM_UP_TOKENS, first.limits.max_tokens)
+        options = replace(first.options, max_tokens=tokens)
         variant = self.variant
         if variant is not None and self.recorder is not None:
             variant = replace(variant, verifier=self.recorder.verifier)
         engine = self.reasoner.engine
         verifier = self.reasoner.verifier
-        again = engine.question(first.question.text, options, verifier, variant)
+        again = engine.question(first.text, options, verifier, variant)
         blocks = engine.cache_size(answers, self.concurrency)
         for _ in engine.serve([Answer(replace(again, blocks=blocks))]):
             pass
@@ -168,8 +166,7 @@ class Evaluation:
         item, result = self.item_of[key.number], answer.result
         grade = self.grader.grade(item, result.text)
         if self.save_traces:
-            trace = trace_of(answer)
-            lines = trace_lines(trace)
+            lines = trace_lines(trace_of(answer))
             self.store.write_lines(f"traces/{key.file}l", lines)
         if self.recorder is not None:
             pairs = self.recorder.take(result.prompt, item)
@@ -266,12 +263,7 @@ def signature(path: Path) -> str:
     return digest.hexdigest()
 
 
-def run_head(tool: str, settings: dict[str, Any], devices: list[str]) -> dict[str, Any]:
+def run_head(settings: dict[str, Any], devices: list[str]) -> dict[str, Any]:
     """The content of run.json: the settings, the machine with its software, and the
     devices."""
-    return {
-        "tool": tool,
-        "settings": settings,
-        "conditions": conditions(),
-        "devices": devices,
-    }
+    return {"settings": settings, "conditions": conditions(), "devices": devices}

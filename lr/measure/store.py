@@ -41,6 +41,7 @@ class AnswerFields(TypedDict, total=False):
     full_text: str
     generation_text: str
     generation_tokens: list[int]
+    answer: str | None
     right: bool | None
     finished: bool
     time_taken: float
@@ -117,14 +118,12 @@ class Store:
                 )
             self.write(SETTINGS, head)
             return
-        ours, theirs = head["settings"], stored.get("settings", {})
-        names = sorted(n for n in {*ours, *theirs} if ours.get(n) != theirs.get(n))
-        if names:
-            changes = (
-                f"{n} was {theirs.get(n)!r} and is {ours.get(n)!r}" for n in names[:5]
-            )
+        ours = json.loads(json.dumps(head["settings"]))  # as JSON: a tuple is a list
+        theirs = stored.get("settings", {})
+        changes = differences(ours, theirs, sorted({*ours, *theirs}))
+        if changes:
             raise SettingError(
-                f"{path} holds a run with other settings ({', '.join(changes)}). "
+                f"{path} holds a run with other settings ({'; '.join(changes[:5])}). "
                 "Choose another folder, or resume with the same settings."
             )
         self.write(SETTINGS, stored)  # shows that writing works before the work begins
@@ -204,6 +203,17 @@ class Store:
             if isinstance(error, OSError):
                 raise _cannot_write(path, error) from error
             raise
+
+
+def differences(
+    ours: Mapping[str, Any], theirs: Mapping[str, Any], names: Iterable[str]
+) -> list[str]:
+    """Those of the settings `names` in which two runs differ, with both values."""
+    return [
+        f"{name} is {ours.get(name)!r} here, {theirs.get(name)!r} there"
+        for name in names
+        if ours.get(name) != theirs.get(name)
+    ]
 
 
 def digest_of(content: object, size: int) -> str:

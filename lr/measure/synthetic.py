@@ -73,13 +73,12 @@ def kept_at(stream: Stream, rate: float, size: int, place: int) -> bool:
 @dataclass(frozen=True)
 class Synthetic:
     """The model of acceptance. `alpha1`: the probability that a draft step is accepted;
-    `alpha2`: that a draft token is, given that those before it are. `target`, `draft`:
-    distributions of their steps' lengths in tokens."""
+    `alpha2`: that a draft token is, given that those before it are. `lengths`: the
+    distribution of the steps' lengths in tokens."""
 
     alpha1: float
     alpha2: float
-    target: Duration = ASSUMED_LENGTH
-    draft: Duration = ASSUMED_LENGTH
+    lengths: Duration = ASSUMED_LENGTH
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -89,16 +88,14 @@ class Synthetic:
     def __str__(self) -> str:
         return (
             f"steps accepted with {self.alpha1:.2f}, tokens with {self.alpha2:.3f}; "
-            f"lengths of steps: {self.target}"
+            f"lengths of steps: {self.lengths}"
         )
 
     def segmenter(self, role: Role) -> Callable[[Callable[[int], bytes]], DrawnLengths]:
         """A factory of the role's segmenters that can be sent to the draft's
         process."""
         stream = Stream.root(self.seed).fold_in("step length", role.value)
-        return partial(
-            DrawnLengths, self.target if role is Role.TARGET else self.draft, stream
-        )
+        return partial(DrawnLengths, self.lengths, stream)
 
 
 @dataclass
@@ -144,15 +141,13 @@ class SyntheticReasoner(Reasoner):
         options = make_options(options, **changes)
         fits = options.width == 1 and options.drafter in ("ngram", "draft")
         require(fits, "width, drafter", (options.width, options.drafter), FITTING)
-        verifier = self.verifier
-        if variant is not None:
-            parts = [part.field for part in variant.replaced]
-            require(
-                parts == ["verifier"], "variant", variant.name, "none: draws decide"
-            )
-            verifier = variant.verifier or verifier
+        variant = variant or Variant()
+        parts = {part.field for part in variant.replaced}
+        expected = "none: draws decide"
+        require(parts <= {"verifier"}, "variant", variant.name, expected)
         stream = Stream.root(self.synthetic.seed).fold_in(question, options.sample)
-        verifier = SyntheticVerifier(self.synthetic, verifier, stream)
+        asked_verifier = variant.verifier or self.verifier
+        verifier = SyntheticVerifier(self.synthetic, asked_verifier, stream)
         asked = self.engine.question(question, options, verifier)
         answer = Answer(SyntheticQuestion(**vars(asked)), detailed=detailed)
         answer.served = self.engine.serve([answer])
@@ -185,14 +180,13 @@ class SyntheticQuestion(Question):
         return None if speculation is None else replace(speculation, rule=rule)
 
 
+@dataclass(eq=False)
 class SyntheticDrafter(Drafter):
     """Prompt lookup that always finds k tokens: the ids that follow the last one,
     cyclically."""
 
+    vocab_size: int
     name = "synthetic"
-
-    def __init__(self, vocab_size: int) -> None:
-        self.vocab_size = vocab_size
 
     def propose(self, contexts: Sequence[Context], k: int) -> list[Proposal]:
         proposals = []
@@ -203,18 +197,17 @@ class SyntheticDrafter(Drafter):
         return proposals
 
 
+@dataclass(eq=False)
 class SyntheticRule(AcceptanceRule):
     """Keeps each draft token with probability `alpha`, up to the first rejection, after
     which the target draws the next token. Whether a place is kept depends only on step
     and place. Example: kept, not kept, kept: a round that begins there keeps one, and
     the next begins at the third."""
 
+    alpha: float
     name = "synthetic"
     lossless = False
     trees = False
-
-    def __init__(self, alpha: float) -> None:
-        self.alpha = alpha
 
     def outcomes(self, p_rows: Tensor, proposal: Proposal) -> list[Outcome]:
         """n tokens are kept with probability alpha^n (1 - alpha), all k with alpha^k,

@@ -9,6 +9,7 @@ of them: how much is accepted, and how much of that is wrong."""
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,6 +28,8 @@ from lr.spec.sampling import step_logprobs
 from lr.spec.verifiers.base import Pair, Requires, Verifier, verdicts_of
 from lr.spec.verifiers.judge import PrefixCache, PromptRow
 from lr.types import Step, Verdict
+
+BATCH = 16  # Pairs that a replay judges at a time: the cost of a verdict depends on it.
 
 
 class PairRecorder(Verifier):
@@ -67,8 +70,7 @@ class PairRecorder(Verifier):
             if pair.prefix[: len(begin)] == begin:
                 context = pair.prefix[len(begin) :]
                 saved = SavedPair(context, pair.draft, pair.target, verdict)
-                logs = (pair.logprobs, pair.draft_logprobs)
-                of_prompt.append(saved.with_logs(*logs))
+                of_prompt.append(saved.with_logs_of(pair))
             else:
                 others.append((pair, verdict))
         self.seen = others
@@ -106,19 +108,13 @@ class SavedPair:
             draft_logprobs=self.draft_logprobs,
         )
 
-    def with_logs(
-        self,
-        logprobs: tuple[float, ...] | None,
-        draft_logprobs: tuple[float, ...] | None,
-    ) -> SavedPair:
+    def with_logs_of(self, pair: Pair) -> SavedPair:
         """With what target and draft say about the draft step, to four digits."""
-
-        def rounded(logs: tuple[float, ...] | None) -> tuple[float, ...] | None:
-            return tuple(round(log, 4) for log in logs) if logs else None
-
-        return replace(
-            self, logprobs=rounded(logprobs), draft_logprobs=rounded(draft_logprobs)
+        target, draft = (
+            tuple(round(log, 4) for log in logs) if logs else None
+            for logs in (pair.logprobs, pair.draft_logprobs)
         )
+        return replace(self, logprobs=target, draft_logprobs=draft)
 
 
 @dataclass(frozen=True)
@@ -163,7 +159,7 @@ def write_sheet(
     for pair, saved in pairs:
         entry = to_builtins(
             replace(
-                saved.with_logs(pair.logprobs, pair.draft_logprobs),
+                saved.with_logs_of(pair),
                 context=pair.prefix,
                 target_text=decode(pair.target_step.tokens),
                 draft_text=decode(pair.draft.tokens),
@@ -199,16 +195,6 @@ class SheetTexts:
         return self.texts.get(tuple(tokens), "?")
 
 
-def require_problems(saved: Sequence[SavedPair], path: Path) -> None:
-    """Raise `SettingError` unless every pair names its problem."""
-    number = next((n for n, entry in enumerate(saved) if entry.problem is None), None)
-    if number is not None:
-        raise SettingError(
-            f"pair {number + 1} of {path} has no problem number, and a fit is tried on "
-            'problems that it has not seen: add "problem", or write the sheet again.'
-        )
-
-
 def read_logprobs(runner: Runner, pairs: Sequence[Pair]) -> list[tuple[float, ...]]:
     """The log-probabilities of each draft step under a model. One pair at a time: the
     next one of a problem begins with the same tokens, which are cached. Raises
@@ -232,10 +218,10 @@ def read_logprobs(runner: Runner, pairs: Sequence[Pair]) -> list[tuple[float, ..
 
 @dataclass(frozen=True)
 class ReplayedVerdicts:
-    """A verifier's verdicts on pairs, in order, and its total seconds."""
+    """A verifier's verdicts on pairs, in order, and its total seconds, if timed."""
 
     verdicts: tuple[Verdict, ...]
-    seconds: float
+    seconds: float = 0.0
 
     @property
     def scores(self) -> list[float]:
@@ -250,12 +236,12 @@ class ReplayedVerdicts:
 
 
 def replay(
-    verifier: Verifier, pairs: Sequence[Pair], batch: int = 16
+    verifier: Verifier, pairs: Sequence[Pair], batch: int = BATCH
 ) -> ReplayedVerdicts:
     """Ask a verifier about pairs again, `batch` at a time. Raises `SettingError` if it
     needs a target step and a pair has none."""
-    compares = bool(verifier.requires & Requires.TARGET_STEP)
-    if compares and any(pair.target is None for pair in pairs):
+    lacking = any(pair.target is None for pair in pairs)
+    if lacking and Requires.TARGET_STEP in verifier.requires:
         raise SettingError(
             f"verifier {verifier.name} compares with the target's step, and some pairs "
             "have none. Save pairs in a run whose verifier compares, such as judge."
@@ -283,7 +269,7 @@ class Quality:
     accepted: float
     error: float | None
     recall: float | None
-    auc: float | None
+    auc: float
     ms_per_pair: float
     order_flips: float | None = None
 
@@ -331,34 +317,36 @@ def curve(scores: Sequence[float], truth: Sequence[bool]) -> list[Threshold]:
 
     Example: scores (3, 2, 1), truth (yes, no, yes): threshold 3 accepts half of the
     true pairs and no false one, threshold 2 half of the true and all false ones."""
-    values = np.array(scores)
-    is_true = np.array(truth)
+    # the strictest first; pairs with equal scores are a group
+    negated, group, sizes = np.unique(
+        -np.array(scores), return_inverse=True, return_counts=True
+    )
+    num_accepted = sizes.cumsum()
+    num_right = np.bincount(group, truth).cumsum()
     num_true = sum(truth)
     num_false = len(truth) - num_true
-    points = []
-    for score in np.unique(values)[::-1].tolist():
-        accepted = is_true[values >= score]  # whether each accepted pair is a true one
-        true = int(accepted.sum())
-        false = len(accepted) - true
-        points.append(
-            Threshold(
-                score,
-                true_rate=true / max(num_true, 1),
-                false_rate=false / max(num_false, 1),
-                accepted=len(accepted) / len(truth),
-                error=false / len(accepted),
-            )
+    rows = zip(
+        (-negated).tolist(), num_accepted.tolist(), num_right.tolist(), strict=True
+    )
+    return [
+        Threshold(
+            score,
+            true_rate=right / max(num_true, 1),
+            false_rate=(accepted - right) / max(num_false, 1),
+            accepted=accepted / len(truth),
+            error=(accepted - right) / accepted,
         )
-    return points
+        for score, accepted, right in rows
+    ]
 
 
-def auc(scores: Sequence[float], truth: Sequence[bool]) -> float | None:
+def auc(scores: Sequence[float], truth: Sequence[bool]) -> float:
     """The area under the ROC curve: how often a true pair scores above a false one,
-    where a tie counts half. None unless there are pairs of both kinds."""
+    where a tie counts half. NaN unless there are pairs of both kinds."""
     from scipy.stats import mannwhitneyu
 
     if all(truth) or not any(truth):
-        return None
+        return math.nan
     values = np.array(scores)
     is_true = np.array(truth)
     pairs_above = mannwhitneyu(values[is_true], values[~is_true]).statistic

@@ -1,5 +1,4 @@
-"""Ways to answer, side by side: what `lr experiment` times, and `lr calibrate`
-compares."""
+"""Ways to answer, side by side, as `lr experiment` times them."""
 
 from __future__ import annotations
 

@@ -12,14 +12,12 @@ from lr.commands.cli import main
 from lr.engine.verifiers import VerifierChoice
 from lr.errors import SettingError
 from lr.measure.fit import (
-    accepted_share,
-    area,
     cross_validated,
-    estimate,
     fit_weights,
     most_accepted,
+    shares,
 )
-from lr.measure.verifier_eval import SheetTexts, load_pairs, replay
+from lr.measure.verifier_eval import SheetTexts, curve, load_pairs, replay
 from lr.spec.verifiers.base import Requires
 
 PUBLISHED = ROOT / "docs/results/real/pairs.jsonl"
@@ -67,12 +65,12 @@ def test_what_cannot_be_fitted_is_refused():
 
 def test_the_most_that_a_threshold_accepts_by_hand():
     scores = [0.9, 0.8, 0.8, 0.5, 0.1]
-    truth = [True, True, False, True, False]
-    assert most_accepted(scores, truth, 0.0) == (0.2, 0.9)
-    assert most_accepted(scores, truth, 0.25) == (0.8, 0.5)
-    assert most_accepted(scores, truth, 0.3) == (0.8, 0.5)
-    assert most_accepted(scores, truth, 0.4) == (1.0, 0.1)
-    assert most_accepted([0.5], [False], 0.1) == (0.0, math.inf)
+    points = curve(scores, [True, True, False, True, False])
+    assert most_accepted(points, 0.0) == (0.2, 0.9)
+    assert most_accepted(points, 0.25) == (0.8, 0.5)
+    assert most_accepted(points, 0.3) == (0.8, 0.5)
+    assert most_accepted(points, 0.4) == (1.0, 0.1)
+    assert most_accepted(curve([0.5], [False]), 0.1) == (0.0, math.inf)
 
 
 def test_an_interval_is_over_problems():
@@ -80,10 +78,12 @@ def test_an_interval_is_over_problems():
     four coins, however many pairs they have."""
     truth = [problem % 2 == 0 for problem in range(4) for _ in range(50)]
     problems = [problem for problem in range(4) for _ in range(50)]
-    scores = [1.0] * 200
-    share = estimate(lambda s, t: float(np.mean(t)), scores, truth, problems)
-    assert (share.value, share.low, share.high) == (0.5, 0.0, 1.0)
-    assert math.isnan(area([1.0], [True])) and accepted_share([1.0], [True], 0.1) == 1
+    area, *accepted = shares(
+        [float(label) for label in truth], truth, problems
+    ).values()
+    assert area.value == 1.0
+    for share in accepted:  # the true pairs, and no false one
+        assert (share.value, share.low, share.high) == (0.5, 0.0, 1.0)
 
 
 def test_a_fit_to_the_published_pairs_needs_no_checkpoint(tmp_path):

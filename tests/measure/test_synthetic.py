@@ -27,7 +27,7 @@ from lr.spec.verifiers.judge import JudgeVerifier
 from lr.theory.distributions import Constant, Resampled
 from lr.types import Role
 
-FIXED = Synthetic(0.5, 0.5, Constant(7), Constant(5))
+FIXED = Synthetic(0.5, 0.5, Constant(7))
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def chance_of(successes, trials, p):
 def test_steps_are_as_long_as_the_synthetic_says(reasoner):
     result = answer(reasoner, FIXED)
     lengths = {(step.author, len(step.tokens)) for step in result.steps[:-1]}
-    assert lengths == {(Role.TARGET, 7), (Role.DRAFT, 5)}
+    assert lengths == {(Role.TARGET, 7), (Role.DRAFT, 7)}
     assert len(result.tokens) == 160
 
 
@@ -67,20 +67,20 @@ def test_the_kept_share_of_any_number_of_places_is_near_the_rate(rate, size):
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
 def test_steps_are_accepted_as_the_synthetic_says(reasoner, alpha):
-    synthetic = Synthetic(alpha, 0.0, Constant(2), Constant(2))
+    synthetic = Synthetic(alpha, 0.0, Constant(2))
     stats = answer(reasoner, synthetic).stats
     assert abs(stats.accepted - alpha * stats.judged) < 3 * (0 < alpha < 1) + 1e-9
 
 
 def test_tokens_are_accepted_as_the_synthetic_says(reasoner):
-    synthetic = Synthetic(0.5, 0.7, Constant(60), Constant(60))
+    synthetic = Synthetic(0.5, 0.7, Constant(60))
     settings = {"mode": "sd", "num_speculative_tokens": 4, "max_tokens": 400}
     rounds = answer(reasoner, synthetic, **settings).stats.rounds
     assert chance_of(rounds.accepted, rounds.tried, 0.7) > 1e-6
 
 
 def test_the_answer_does_not_depend_on_the_driver(reasoner):
-    synthetic = Synthetic(0.6, 0.6, Resampled((3.0, 8.0, 11.0)), Resampled((2.0, 9.0)))
+    synthetic = Synthetic(0.6, 0.6, Resampled((3.0, 8.0, 11.0)))
     with reasoner:
         lockstep, overlapped = (
             answer(reasoner, synthetic, driver=driver, temperature=0.6)

@@ -56,7 +56,9 @@ def test_the_tiny_models_are_calibrated_and_compared(tmp_path, capsys, monkeypat
     """Four problems: large errors, but every figure is there."""
     from lr.commands import theory
 
-    monkeypatch.setattr(theory, "COMPARED_WAYS", theory.COMPARED_WAYS[:3])
+    monkeypatch.setattr(
+        theory, "COMPARED_WAYS", dict(list(theory.COMPARED_WAYS.items())[:3])
+    )
     output, comparison = tmp_path / "tiny.json", tmp_path / "comparison.json"
     words = "calibrate --verifier oracle --problems 4 --compare 2".split()
     assert main([*words, "--output", str(output), "--json", str(comparison)]) == 0
