@@ -44,7 +44,3 @@ class OutOfBlocks(LRError):
 
 class NumericalError(LRError, ArithmeticError):
     """A model computed a value that is not a finite number."""
-
-
-class ProtocolError(LRError, RuntimeError):
-    """A bug misused an object: it fed a closed branch, or reported an unknown event."""

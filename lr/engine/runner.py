@@ -19,7 +19,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from lr.errors import ContextError, ProtocolError
+from lr.errors import ContextError
 from lr.kvcache.branch import BLOCK_SIZE, BlockTable, Branch, CacheObserver
 from lr.model.attention import RaggedBatch
 from lr.model.graphs import StepGraphs
@@ -57,7 +57,6 @@ class ModelRunner:
         max_batch_tokens: int = 4096,
         observer: ForwardObserver | None = None,
     ) -> None:
-        assert num_blocks > 0 and max_batch_tokens > 0
         self.model = model
         self.context = model.config.max_position_embeddings  # tokens, prompt included
         self.max_batch_tokens = max_batch_tokens
@@ -141,9 +140,9 @@ class ModelRunner:
 
         Returns one tensor per branch. "last": logits [v] after its last token; "all":
         logits [t, v] after each of its t uncomputed tokens; a list: logits [m, v] after
-        each of the last m = logits[i] tokens of branch i. Raises `ProtocolError` for a
-        branch without uncomputed tokens, and `OutOfBlocks` or `ContextError`; the
-        forward that fails changes nothing.
+        each of the last m = logits[i] tokens of branch i. Every branch has
+        uncomputed tokens. Raises `OutOfBlocks` or `ContextError`; the forward that fails
+        changes nothing.
         """
         if not branches:
             return []
@@ -151,8 +150,7 @@ class ModelRunner:
         uncomputed = [branch.uncomputed for branch in branches]
         lengths = [len(tokens) for tokens in uncomputed]
         for branch, tokens in zip(branches, uncomputed, strict=True):
-            if not tokens:
-                raise ProtocolError(f"{branch!r} is computed; append tokens first.")
+            assert tokens, f"{branch!r} is computed; append tokens first"
             self._require_ids(tokens)
             if len(branch) > self.context:
                 raise ContextError(

@@ -21,8 +21,6 @@ Tokens that are not in the cache yet are *uncomputed*; the runner computes them
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from lr.errors import ProtocolError
-
 BLOCK_SIZE = 16  # tokens per block, by default
 
 
@@ -47,12 +45,8 @@ class BlockTable:
 
     def slots(self, start: int, stop: int) -> list[int]:
         """The slots of positions start, ..., stop - 1; `slots(3, 6)` is `[31, 8, 9]`
-        above. Raises `ProtocolError` unless 0 <= start <= stop <= length.
-        """
-        if not 0 <= start <= stop <= self.length:
-            raise ProtocolError(
-                f"positions {start} to {stop}: this branch has {self.length}."
-            )
+        above."""
+        assert 0 <= start <= stop <= self.length
         size = self.block_size
         slots: list[int] = []
         for index in range(start // size, blocks_for(stop, size)):
@@ -70,13 +64,9 @@ def block_rows(tables: Tables) -> list[list[int]]:
     """The blocks of several tables as a rectangle [b, nb], short rows filled up with
     their own last block, to be masked away: a free block may contain NaN, which no mask
     removes. Example: tables with blocks [7, 2] and [5] give [[7, 2], [5, 5]].
-    `ProtocolError` if a table is empty.
     """
-    longest = max((len(table.blocks) for table in tables), default=0)
-    if not all(table.blocks for table in tables):
-        raise ProtocolError(
-            "a branch without tokens has no blocks to read; append to it first."
-        )
+    assert all(table.blocks for table in tables), "an empty table has nothing to read"
+    longest = max(len(table.blocks) for table in tables)
     return [
         table.blocks + table.blocks[-1:] * (longest - len(table.blocks))
         for table in tables

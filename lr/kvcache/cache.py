@@ -32,7 +32,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lr.errors import ProtocolError, SettingError
+from lr.errors import SettingError
 from lr.kvcache.branch import BlockTable, CacheObserver, Tables, blocks_for
 from lr.kvcache.pool import BlockPool
 from lr.types import require
@@ -146,13 +146,9 @@ class PagedKVCache:
         return copy
 
     def truncate(self, table: BlockTable, length: int) -> None:
-        """Keep the first `length` tokens of `table`. Raises `ProtocolError` if it has
-        fewer."""
+        """Keep the first `length` tokens of `table`."""
         self._require_changeable(table)
-        if not 0 <= length <= table.length:
-            raise ProtocolError(
-                f"a branch of {table.length} tokens cannot be cut back to {length}."
-            )
+        assert 0 <= length <= table.length
         self._shorten(table, length)
         self.observer.cut(table)
 
@@ -169,24 +165,15 @@ class PagedKVCache:
         cache.append(tables, counts) as slots:` yields the slots of the new tokens, in
         batch order, for the body to `write`; the tables have their new lengths there.
         If the body raises, everything is restored, even the order of future block ids.
-        Entering raises `OutOfBlocks`, or `ProtocolError` for an impossible batch, and
-        then changes nothing.
+        Entering raises `OutOfBlocks`, and then changes nothing.
         """
         tables = tuple(tables)
         counts = tuple(counts)
         self._require_changeable(*tables)
-        if len(tables) != len(counts):
-            raise ProtocolError(
-                f"{len(tables)} tables were given with {len(counts)} counts."
-            )
-        if len(tables) > 1 and len(set(tables)) != len(tables):
-            raise ProtocolError(
-                "a table comes twice in one batch; add up its counts, or fork it."
-            )
-        if counts and min(counts) < 0:
-            raise ProtocolError(
-                f"{min(counts)} tokens cannot be appended; truncate shortens."
-            )
+        assert len(set(tables)) == len(tables) == len(counts), (
+            "one count for each table"
+        )
+        assert min(counts, default=0) >= 0, "truncate shortens"
         # 1. Allocate the new blocks of every table, and the copies of shared blocks into
         # which tables write.
         num_new: list[int] = []
@@ -286,16 +273,11 @@ class PagedKVCache:
     # Inside
 
     def _require_changeable(self, *tables: BlockTable) -> None:
-        """Raise `ProtocolError` unless these are live tables and no append is open."""
-        if self.open_append is not None:
-            raise ProtocolError(
-                "an append is open on this cache; leave its `with` first."
-            )
-        for table in tables:
-            if table not in self.live_tables:
-                raise ProtocolError(
-                    f"released, or not a live table of this cache: {table}"
-                )
+        """These are live tables of this cache, and no append is open."""
+        assert self.open_append is None, "an append is open: leave its `with` first"
+        assert self.live_tables.issuperset(tables), (
+            "released, or not live in this cache"
+        )
 
     def _leaving(self, shared: Tables) -> Tables:
         """The tables that must copy their shared last block: all of `shared` but, where

@@ -19,18 +19,15 @@ Worked example, `BlockPool(4)`::
     allocate(2) -> [1, 3]
 """
 
-from lr.errors import OutOfBlocks, ProtocolError
-from lr.types import require
+from lr.errors import OutOfBlocks
 
 
 class BlockPool:
-    """`num_blocks` block ids with their reference counts. Raises `SettingError` below
-    1."""
+    """`num_blocks` block ids with their reference counts."""
 
     __slots__ = ("_free", "_refcounts", "num_blocks")
 
     def __init__(self, num_blocks: int) -> None:
-        require(num_blocks >= 1, "num_blocks", num_blocks, "at least one block")
         self.num_blocks = num_blocks
         self._refcounts = [0] * num_blocks  # by block id
         self._free = list(range(num_blocks - 1, -1, -1))  # a stack: 0 is on top
@@ -48,7 +45,7 @@ class BlockPool:
     def allocate(self, n: int) -> list[int]:
         """Take `n` free blocks, now with refcount 1. Raises `OutOfBlocks` before any
         change."""
-        require(n >= 0, "the number of blocks to allocate", n, "0 or more")
+        assert n >= 0
         if n > len(self._free):  # before any change
             raise OutOfBlocks(n, len(self._free), self.num_blocks)
         blocks = [self._free.pop() for _ in range(n)]
@@ -57,14 +54,13 @@ class BlockPool:
         return blocks
 
     def share(self, block: int) -> None:
-        """Add an owner of `block`. Raises `ProtocolError` if it is free."""
-        self._held(block)
+        """Add an owner of `block`, which is not free."""
+        assert self.refcount(block)
         self._refcounts[block] += 1
 
     def drop(self, block: int) -> bool:
-        """Remove an owner of `block`; returns whether it became free. `ProtocolError`
-        if it was."""
-        self._held(block)
+        """Remove an owner of `block`; returns whether it became free."""
+        assert self.refcount(block), "dropped more often than shared"
         self._refcounts[block] -= 1
         if self._refcounts[block]:  # others still hold it
             return False
@@ -77,16 +73,6 @@ class BlockPool:
         self._free.sort(reverse=True)
 
     def refcount(self, block: int) -> int:
-        """How many branches hold `block` (0: it is free). Raises `ProtocolError` for
-        other ids."""
-        if not 0 <= block < self.num_blocks:
-            raise ProtocolError(
-                f"there is no block {block}: ids are 0 to {self.num_blocks - 1}."
-            )
+        """How many branches hold `block` (0: it is free)."""
+        assert 0 <= block < self.num_blocks
         return self._refcounts[block]
-
-    def _held(self, block: int) -> None:
-        if not self.refcount(block):
-            raise ProtocolError(
-                f"block {block} is free: it was dropped more often than shared."
-            )

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lr.errors import ProtocolError
 from lr.kvcache.cache import integers
 from lr.rng import Stream
 from lr.spec.checks import TOLERANCE, refuse
@@ -41,8 +40,7 @@ class Proposal:
     has read the tokens, for a rule or a drafter that requires them.
 
     Example: tokens (7, 4, 9, 2), parents (-1, -1, 0, 2) is "7 9 2" with 4 as the second
-    choice for the first position. Raises `ProtocolError` if the parts do not fit
-    together.
+    choice for the first position.
     """
 
     tokens: tuple[int, ...]
@@ -54,15 +52,12 @@ class Proposal:
 
     def __post_init__(self) -> None:
         earlier = all(ROOT <= parent < node for node, parent in enumerate(self.parents))
-        if len(self.parents) != len(self.tokens) or not earlier:
-            raise ProtocolError(
-                f"a proposal of {len(self.tokens)} tokens has parents {self.parents}; expected "
-                f"one per token, {ROOT} (the root) or an earlier node."
-            )
-        if self.q is not None and (self.q.dim() != 2 or len(self.q) != len(self)):
-            raise ProtocolError(
-                f"q has shape {tuple(self.q.shape)}; expected [{len(self)}, v], a row per token."
-            )
+        fits = earlier and len(self.parents) == len(self.tokens)
+        assert fits, (
+            f"parents {self.parents}; expected one per token: ROOT or an earlier node"
+        )
+        if self.q is not None:
+            assert self.q.dim() == 2 and len(self.q) == len(self), "expected q [n, v]"
 
     @classmethod
     def chain(cls, tokens: Sequence[int], q: Tensor | None = None) -> Proposal:

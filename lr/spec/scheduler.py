@@ -33,7 +33,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from math import inf
 
-from lr.errors import ProtocolError
 from lr.spec.checks import check_choice
 from lr.spec.protocol import (
     Cancel,
@@ -98,17 +97,14 @@ class LookaheadScheduler:
 
     def start(self) -> list[Command]:
         """The first commands. The first root is NodeId(0, 0)."""
-        if self.work or self.done:
-            raise ProtocolError(
-                "start() was called twice: make one scheduler per answer."
-            )
+        assert not (self.work or self.done), "an answer has one start()"
         return self._advance()
 
     def handle(self, event: Event) -> list[Command]:
         """The commands that follow from `event`; none if its work was cancelled, or if
         the root has moved past its node.
 
-        An impossible event raises `ProtocolError` and changes nothing: its work was
+        An impossible event raises `AssertionError` and changes nothing: its work was
         never commanded or is finished, or its step is empty or too long.
         """
         work = Work(_COMPLETES[type(event)], event.node)  # what the event completes
@@ -118,12 +114,9 @@ class LookaheadScheduler:
         if node is None and work in self._cancelled:
             self._cancelled.remove(work)  # a stale event comes only once
             return []
-        if node is None:
-            raise ProtocolError(
-                f"{work.kind.value} {work.node} was never commanded or is already done."
-            )
+        assert node is not None, f"{work} was never commanded, or is done already"
         if not isinstance(event, Judged) and event.step is not None:
-            self._require_fit(event.step, node)
+            assert 0 < len(event.step.tokens) <= node.limit
         del self.work[work]
         match event:
             case Drafted(_, None):  # given up, or the draft failed
@@ -144,13 +137,6 @@ class LookaheadScheduler:
         """Look `depth` steps ahead from the next event on. Work that has begun
         continues."""
         self.config = replace(self.config, depth=depth)
-
-    def _require_fit(self, step: Step, node: Node) -> None:
-        length = len(step.tokens)
-        if not 0 < length <= node.limit:
-            raise ProtocolError(
-                f"a step of {length} tokens at node {node.id}; expected 1 to {node.limit}."
-            )
 
     # After every event: judge, decide and start whatever is possible
 
@@ -333,9 +319,11 @@ class LookaheadScheduler:
         """Begin target steps (section 3.2) and lone judgements while rows are free,
         root first."""
         alone = not self.config.needs_target_step
+        kinds = {WorkKind.TARGET, WorkKind.JUDGE} if alone else {WorkKind.TARGET}
         free = inf
         if self.config.max_target_rows is not None:
-            free = self.config.max_target_rows - self._rows_in_work()
+            taken = sum(kind in kinds for kind, _ in self.work)
+            free = self.config.max_target_rows - taken
         for node in _open_nodes(self.root):
             if free > 0 and self._target_is_due(node):
                 free -= 1
@@ -377,13 +365,6 @@ class LookaheadScheduler:
         here."""
         in_work = Work(WorkKind.JUDGE, child.id) in self.work
         return not (in_work or child.verdict or child.released)
-
-    def _rows_in_work(self) -> int:
-        """Rows of the target: target steps, and draft steps that are judged alone."""
-        kinds = {WorkKind.TARGET}
-        if not self.config.needs_target_step:
-            kinds.add(WorkKind.JUDGE)
-        return sum(kind in kinds for kind, _ in self.work)
 
     # Changes to the tree and to the work
 

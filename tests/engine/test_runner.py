@@ -9,7 +9,7 @@ import torch
 from toy_kit import random_model
 
 from lr.engine.runner import ModelRunner
-from lr.errors import ContextError, OutOfBlocks, ProtocolError, SettingError
+from lr.errors import ContextError, OutOfBlocks, SettingError
 from lr.model.attention import REFERENCE, SDPA
 from lr.spec.runner import take_over
 
@@ -83,7 +83,7 @@ def test_what_cannot_be_computed_is_refused():
     branch = model_runner.open([1, 2])
     assert model_runner.forward([]) == []
     assert model_runner.forward([branch])[0].shape == (20,)
-    with pytest.raises(ProtocolError, match="computed"):
+    with pytest.raises(AssertionError, match="computed"):
         model_runner.forward([branch])
     long = model_runner.open([1] * 129)
     with pytest.raises(ContextError, match="context"):
@@ -93,7 +93,7 @@ def test_what_cannot_be_computed_is_refused():
         model_runner.open([20])
     branch.append(1)
     model_runner.close(branch)
-    with pytest.raises(ProtocolError):
+    with pytest.raises(AssertionError):
         model_runner.forward([branch])
 
 

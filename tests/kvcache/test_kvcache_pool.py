@@ -2,7 +2,6 @@
 
 import pytest
 
-from lr.errors import ProtocolError, SettingError
 from lr.kvcache.branch import BlockTable, block_rows, blocks_for
 from lr.kvcache.pool import BlockPool
 
@@ -11,12 +10,10 @@ def test_misuse_of_the_pool():
     pool = BlockPool(2)
     for call in (pool.share, pool.drop):
         for block in (0, -1, 2):  # free, or no block
-            with pytest.raises(ProtocolError, match="block"):
+            with pytest.raises(AssertionError):
                 call(block)
-    with pytest.raises(SettingError):
+    with pytest.raises(AssertionError):
         pool.allocate(-1)
-    with pytest.raises(SettingError, match="num_blocks"):
-        BlockPool(0)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 7])
@@ -32,7 +29,7 @@ def test_slots_follow_the_definition(size):
             for stop in range(start, length + 1):
                 assert table.slots(start, stop) == slots[start:stop]
         for start, stop in ((-1, 2), (1, 0), (0, length + 1)):
-            with pytest.raises(ProtocolError, match="positions"):
+            with pytest.raises(AssertionError):
                 table.slots(start, stop)
 
 
@@ -40,5 +37,5 @@ def test_short_rows_repeat_a_block_of_their_own():
     tables = [BlockTable(4, [7, 2], 6), BlockTable(4, [5], 1)]
     assert block_rows(tables) == [[7, 2], [5, 5]]
     assert tables[1].blocks == [5]
-    with pytest.raises(ProtocolError, match="tokens"):
+    with pytest.raises(AssertionError, match="empty"):
         block_rows([*tables, BlockTable(4)])

@@ -24,7 +24,7 @@ from verifier_kit import (
 )
 
 from lr.engine.verifiers import THRESHOLDS, VerifierChoice, load_encoder
-from lr.errors import CheckpointError, NumericalError, ProtocolError, SettingError
+from lr.errors import CheckpointError, NumericalError, SettingError
 from lr.model.codec import Codec
 from lr.reasoner import Reasoner
 from lr.spec.variant import Variant
@@ -80,7 +80,7 @@ def test_every_verifier_keeps_the_contract(name):
     "name", ["exact", "oracle", "judge", "embedding", "numbers", "likelihood"]
 )
 def test_a_pair_without_what_is_required_is_an_error(name):
-    with pytest.raises(ProtocolError, match="requires"):
+    with pytest.raises(AssertionError, match="requires"):
         verdicts_of(MAKERS[name](), [Pair((1,), step(ADD_OTHERWISE))])
 
 

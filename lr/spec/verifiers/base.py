@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from enum import Flag, auto
 from typing import Any, TypeVar
 
-from lr.errors import ProtocolError
 from lr.kvcache.branch import common_length
 from lr.rng import Stream
 from lr.spec.checks import check_names, check_verdicts, refuse
@@ -93,22 +92,18 @@ class Pair:
 
     @property
     def target_step(self) -> Step:
-        """The target's step. Raises `ProtocolError` if the pair has none."""
+        """The target's step, which the verifier must require."""
         return _required(self.target, "TARGET_STEP")
 
     def logs(self, role: Role) -> tuple[float, ...]:
         """The log-probabilities of the draft step under a model; the draft's are empty
-        for a step that no model drew. Raises `ProtocolError` if the pair has none."""
+        for a step that no model drew."""
         logs = self.logprobs if role is Role.TARGET else self.draft_logprobs
         return _required(logs, f"{role.name}_LOGPROBS")
 
 
 def _required(value: T | None, name: str) -> T:
-    if value is None:
-        raise ProtocolError(
-            f"this pair has no evidence of the kind {name}, and the verifier needs it: its "
-            f"`requires` must include Requires.{name}."
-        )
+    assert value is not None, f"the verifier's `requires` must include Requires.{name}"
     return value
 
 

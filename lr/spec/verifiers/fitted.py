@@ -19,24 +19,16 @@ from statistics import fmean
 from lr.errors import SettingError
 from lr.spec.numbers import numbers_in, word_cosine
 from lr.spec.sampling import root_scaled
-from lr.spec.verifiers.base import Decode, Pair, Requires, Verifier, verdicts_of
+from lr.spec.verifiers.base import (
+    Decode,
+    Pair,
+    Requires,
+    Verifier,
+    texts_of,
+    verdicts_of,
+)
 from lr.spec.verifiers.judge import at_least
-from lr.types import Finish, Role, Step, Verdict, is_number, require
-
-
-@dataclass(frozen=True)
-class Texts:
-    """A pair, and its two steps as text."""
-
-    pair: Pair
-    decode: Decode
-
-    def text(self, step: Step) -> str:
-        return self.decode(step.tokens)
-
-    @property
-    def both(self) -> tuple[str, str]:
-        return self.text(self.pair.target_step), self.text(self.pair.draft)
+from lr.types import Finish, Role, Verdict, is_number, require
 
 
 @dataclass(frozen=True)
@@ -44,44 +36,52 @@ class Signal:
     """A number about a pair, and what the pair must hold for it."""
 
     requires: Requires
-    measure: Callable[[Texts], float]
+    measure: Callable[[Pair, Decode], float]
 
 
-def same_numbers(texts: Texts) -> float:
+def same_numbers(pair: Pair, decode: Decode) -> float:
     """1 if both steps have the same set of numbers, else 0."""
-    target, draft = texts.both
+    target, draft = texts_of(pair, decode)
     return float(set(numbers_in(target)) == set(numbers_in(draft)))
 
 
-def length_ratio(texts: Texts) -> float:
+def length_ratio(pair: Pair, _: Decode) -> float:
     """How unlike the lengths are: |log(draft tokens / target tokens)|."""
-    pair = texts.pair
     return abs(math.log(len(pair.draft.tokens) / len(pair.target_step.tokens)))
 
 
-READ = Requires.TARGET_LOGPROBS
-WRITTEN = Requires.DRAFT_LOGPROBS
+def of_logs(role: Role, summary: Callable[[Sequence[float]], float]) -> Signal:
+    """A number about the log-probabilities of the draft step under a model."""
+    requires = Requires[f"{role.name}_LOGPROBS"]
+    return Signal(requires, lambda pair, _: summary(pair.logs(role)))
+
+
 COMPARED = Requires.TARGET_STEP
 SIGNALS: dict[str, Signal] = {
     # log p of the draft step's tokens under the target: mean, lowest, sum over root
-    "target_mean": Signal(READ, lambda t: fmean(t.pair.logs(Role.TARGET))),
-    "target_lowest": Signal(READ, lambda t: min(t.pair.logs(Role.TARGET))),
-    "target_root": Signal(READ, lambda t: root_scaled(t.pair.logs(Role.TARGET))),
+    "target_mean": of_logs(Role.TARGET, fmean),
+    "target_lowest": of_logs(Role.TARGET, min),
+    "target_root": of_logs(Role.TARGET, root_scaled),
     # log q of the same tokens under the draft, which wrote them
-    "draft_mean": Signal(WRITTEN, lambda t: fmean(t.pair.logs(Role.DRAFT))),
-    "draft_lowest": Signal(WRITTEN, lambda t: min(t.pair.logs(Role.DRAFT))),
-    "draft_root": Signal(WRITTEN, lambda t: root_scaled(t.pair.logs(Role.DRAFT))),
+    "draft_mean": of_logs(Role.DRAFT, fmean),
+    "draft_lowest": of_logs(Role.DRAFT, min),
+    "draft_root": of_logs(Role.DRAFT, root_scaled),
     # the draft step alone
-    "length": Signal(Requires.NOTHING, lambda t: math.log(len(t.pair.draft.tokens))),
+    "length": Signal(
+        Requires.NOTHING, lambda pair, _: math.log(len(pair.draft.tokens))
+    ),
     "has_numbers": Signal(
-        Requires.NOTHING, lambda t: float(bool(numbers_in(t.text(t.pair.draft))))
+        Requires.NOTHING,
+        lambda pair, decode: float(bool(numbers_in(decode(pair.draft.tokens)))),
     ),
     "ends": Signal(
-        Requires.NOTHING, lambda t: float(t.pair.draft.finish is Finish.EOS)
+        Requires.NOTHING, lambda pair, _: float(pair.draft.finish is Finish.EOS)
     ),
     # both steps
     "same_numbers": Signal(COMPARED, same_numbers),
-    "word_cosine": Signal(COMPARED, lambda t: word_cosine(*t.both)),
+    "word_cosine": Signal(
+        COMPARED, lambda pair, decode: word_cosine(*texts_of(pair, decode))
+    ),
     "length_ratio": Signal(COMPARED, length_ratio),
 }
 """The signals by name. `judge`, `embedding` and `score` are signals too: the scores of
@@ -117,12 +117,7 @@ class Fit:
             signals = {
                 name: Weight(**weight) for name, weight in content["signals"].items()
             }
-            fit = cls(
-                signals,
-                content["intercept"],
-                content["threshold"],
-                content.get("about", {}),
-            )
+            fit = cls(**{**content, "signals": signals})
         except (
             OSError,
             ValueError,
@@ -225,11 +220,10 @@ def values_of(
     }
     rows = []
     for number, pair in enumerate(pairs):
-        texts = Texts(pair, decode)
         row = {
             name: scores[name][number]
             if name in scores
-            else SIGNALS[name].measure(texts)
+            else SIGNALS[name].measure(pair, decode)
             for name in names
         }
         rows.append(row)
