@@ -11,6 +11,7 @@ The algorithm is in `lookahead.py`, on one page. Read next: `engine/engine.py`.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +25,7 @@ from lr.engine.loading import Loader
 from lr.engine.verifiers import VerifierChoice
 from lr.model.codec import Codec, require_same
 from lr.model.device import Device, DeviceMap
-from lr.model.generation_config import warn_unsupported
+from lr.model.generation_config import unsupported
 from lr.model.weights import LoadProgress, usual_dtype
 from lr.options import GenerateOptions, make_options
 from lr.registry import require_readable
@@ -104,7 +105,11 @@ class Reasoner:
         draft_model = None
         try:
             if draft is not None:
-                draft_model = loader.load_draft(draft, devices.draft, codec)
+                draft_model = loader.load(draft, devices.draft)
+                rows = draft_model.config.vocab_size  # of its embedding
+                needed = f"at least {codec.vocab_size}, the ids that {target} can write"
+                fits = rows >= codec.vocab_size
+                require(fits, f"vocab_size of draft {draft}", rows, needed)
             self.verifier = choice.build(target_model, draft_model)
         except BaseException:
             target_model.close()  # ends its ranks, if it has several
@@ -121,7 +126,8 @@ class Reasoner:
             loader=replace(loader, progress=None),
             names=names | {"verifier": choice.name},
         )
-        warn_unsupported(codec)  # settings that have no effect here
+        if message := unsupported(codec):  # settings that have no effect here
+            warnings.warn(message, stacklevel=2)  # at the caller's line
 
     def generate(
         self,

@@ -2,7 +2,7 @@
 
 Everything that runs reports to a `Trace`, and every number (acceptance, passes, tokens
 per second) is a function of its events. The scheduler's messages (`spec/protocol.py`)
-are events as they are; the other events are defined here. Events in `STATISTICS` are
+are events as they are; the other events are defined here. A `Statistic` is
 always recorded; the rest, the details, only if `Trace.detailed` is set. No torch here.
 Events and trace files: `docs/trace.md`.
 """
@@ -117,14 +117,8 @@ class Ended:
     why: str = ""
 
 
-STATISTICS = (
-    ForwardPass,
-    StepWritten,
-    TokenRound,
-    VerifierCall,
-    Emit,
-)  # always recorded
-Statistic = ForwardPass | StepWritten | TokenRound | VerifierCall
+Statistic = ForwardPass | StepWritten | TokenRound | VerifierCall | Emit
+"""Always recorded."""
 RunEvent = Message | Statistic | TokenWritten | Ended
 
 
@@ -236,7 +230,7 @@ def stats_of(timed: Sequence[tuple[float, object]]) -> Stats:
     """The statistics of one run, from its events and their times. Details change
     nothing."""
     # 1. Only what every trace records, so that details change nothing.
-    counted = [(when, event) for when, event in timed if isinstance(event, STATISTICS)]
+    counted = [(when, event) for when, event in timed if isinstance(event, Statistic)]
     events = [event for _, event in counted]
     emits = [e for e in events if isinstance(e, Emit)]
     passes = [e for e in events if isinstance(e, ForwardPass)]

@@ -88,7 +88,7 @@ class NotHere(Exception):
 def machine(here: Here) -> str:
     """What there is, and which attention is taken."""
     facts = []
-    for name, kind in candidates(AttentionNeeds(here.device, here.dtype, 32, 8, 128)):
+    for name, kind in candidates(AttentionNeeds(here.device, here.dtype, (32, 8, 128))):
         here.tell(f"attention {name}: {kind if isinstance(kind, str) else 'works'}")
         facts += [] if isinstance(kind, str) else [name]
     if not here.small:
@@ -205,7 +205,7 @@ def rows(here: Here, target: str | None = None) -> str:
     )
     name = "tiny-target" if here.small else target or layout(here, "", prompt=0)[0]
     model = load_model(f"dummy:{name}", device=here.device, dtype=here.dtype)
-    needs = AttentionNeeds(here.device, here.dtype, 32, 8, 128)
+    needs = AttentionNeeds(here.device, here.dtype, (32, 8, 128))
     kinds = {
         name: kind for name, kind in candidates(needs) if not isinstance(kind, str)
     }

@@ -127,7 +127,7 @@ def contenders(*, undivided: bool = False) -> Iterator[Contender]:
 def working(here: Here, tried: Iterator[Contender]) -> Iterator[Contender]:
     """Those that pass a trial here; of others the reason is told."""
     heads = (4, 2, 16) if here.small else (64, 8, 128)
-    needs = AttentionNeeds(here.device, here.dtype, *heads)
+    needs = AttentionNeeds(here.device, here.dtype, heads)
     for contender in tried:
         reason = contender.kind
         if isinstance(reason, AttentionKind):

@@ -80,7 +80,8 @@ class KitWriter(StepWriter):
 
     def write(self, jobs: Sequence[StepJob]) -> list[Step]:
         """Write one step per job, to its end."""
-        self.begin(jobs)
+        for job in jobs:
+            self.begin(job)
         while self.busy:
             self.poll()
         return [job.step for job in jobs]

@@ -133,7 +133,7 @@ def attention_lines(device: torch.device) -> Iterator[str]:
     name = str(dtype).removeprefix("torch.")
     yield f"attention on {device}, {name}, 32 heads of 128, 8 of them KV heads:"
     verdict = "taken"
-    for name, kind in candidates(AttentionNeeds(device, dtype, 32, 8, 128)):
+    for name, kind in candidates(AttentionNeeds(device, dtype, (32, 8, 128))):
         if isinstance(kind, str):
             yield f"  {name:<12} no: {kind}"
         else:

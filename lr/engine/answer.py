@@ -21,16 +21,16 @@ from operator import itemgetter
 from typing import Any, TypeAlias
 
 from lr.engine.question import Question
-from lr.engine.side import DraftPart, Side, SourcedDraft, Written
-from lr.engine.steering import Steering
+from lr.engine.side import Side, SourcedDraft, Written
+from lr.engine.worker import DraftPart
 from lr.result import AnswerStep, Result, whole_characters
 from lr.spec import protocol as messages
-from lr.spec.checks import check_steps
+from lr.spec.checks import check_number, check_steps
 from lr.spec.protocol import NodeId, WorkKind
 from lr.spec.scheduler import LookaheadScheduler
-from lr.spec.variant import Place
+from lr.spec.variant import Controller, Place, Progress
 from lr.spec.verifiers.base import Pair
-from lr.trace import ForwardPass, Trace
+from lr.trace import ForwardPass, Stats, Trace, stats_of
 from lr.types import EmittedStep, Role, Verdict, require
 
 Steps: TypeAlias = "Iterator[tuple[Answer, AnswerStep]]"
@@ -75,10 +75,10 @@ class Answer:
         self.pairs: dict[NodeId, Pair] = {}  # that wait for a verdict
         self.emitted: list[EmittedStep] = []
         self.scheduler = LookaheadScheduler(question.scheduler_config())
-        self.steering: Steering | None = None
-        controller = question.variant.make("controller")
-        if controller is not None:
-            self.steering = Steering(controller, self.scheduler, self.trace)
+        self.controller: Controller | None = question.variant.make("controller")
+        self.max_draft_tokens: int | None = None  # a round, in later target steps
+        self._stats = Stats()  # of the first `_num_counted` events, for the controller
+        self._num_counted = 0
 
     def __getstate__(self) -> dict[str, Any]:
         expected = "answer.result, which is data; a loop cannot be copied"
@@ -263,14 +263,13 @@ class Answer:
             branch = self.target_side.branches[node]
             self.target_side.writer.runner.rewind(branch, len(state.tokens) - 1)
             branch.extend((state.tokens[-1], *state.begun))
-        steering = self.steering
         self.target_side.write(
             node,
             node.index,
             target.limit,
             stream,
             begun=state.begun,
-            max_draft_tokens=None if steering is None else steering.max_draft_tokens,
+            max_draft_tokens=self.max_draft_tokens,
         )
 
     def _pair(self, judge: messages.Judge) -> Pair:
@@ -306,5 +305,21 @@ class Answer:
             tokens = command.emitted.step.tokens
             self.nodes[root] = AnswerNode(self.nodes.pop(node).tokens + tokens)
             self.target_side.rename(node, root)
-        if self.steering is not None:
-            self.steering.decide()  # the counts now include this step
+        if self.controller is not None:
+            self._steer(self.controller)  # the counts now include this step
+
+    def _steer(self, controller: Controller) -> None:
+        """Ask the variant's controller, with the counts up to the last emitted step."""
+        news = self.trace.events[self._num_counted :]  # since the last decision
+        self._num_counted += len(news)
+        self._stats += stats_of(news)
+        progress = Progress.of(self._stats)  # counts, no times
+        depth = controller.depth(progress)
+        check_number("controller", controller.depth, depth, 0)
+        tokens = controller.tokens(progress)
+        if tokens is not None:
+            check_number("controller", controller.tokens, tokens, 0)
+        self.max_draft_tokens = tokens
+        options = self.question.options
+        shallowest = int(options.schedule == "paper")  # it needs a pair in flight
+        self.scheduler.set_depth(max(shallowest, min(depth, options.depth)))

@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from lr.engine.answer import Answer, Steps
-from lr.engine.loading import DraftCheckpoint, Loader
+from lr.engine.loading import Loader, load_parts
 from lr.engine.loop import Loop
 from lr.engine.question import Question, limits_of, recommended_sampling
 from lr.engine.runner import Runners, num_kv_blocks_needed, room
-from lr.engine.worker import DraftWorker, Parts
+from lr.engine.worker import DraftWorker
 from lr.errors import OutOfBlocks, SettingError
 from lr.model.codec import Codec
 from lr.model.device import can_share_weights, is_one_gpu, own_stream
@@ -87,13 +87,16 @@ class Engine:
         token_bytes = self.codec.token_bytes
         if name is None or is_one_gpu(draft.device, self.target_model.device):
             self.beside = beside = replace(drafts, idle=[])  # caches of its own
-            return DraftWorker(partial(_given, (beside, token_bytes)), as_thread=True)
+            # shares what is here; a lambda could not be pickled
+            parts = partial(tuple[Any, Any], (beside, token_bytes))
+            return DraftWorker(parts, as_thread=True)
         weights = draft.state_dict().values()
         size = sum(tensor.numel() * tensor.element_size() for tensor in weights)
         # packed matrices cannot be read by another process
         packed = any(tensor.is_mkldnn for tensor in weights)
         shared = not packed and can_share_weights(draft.device, size)
-        checkpoint = DraftCheckpoint(
+        load = partial(
+            load_parts,
             self.loader,
             name,
             draft.device,
@@ -103,7 +106,7 @@ class Engine:
             known_tokens=self.known_tokens,
             num_blocks=self.num_blocks,
         )
-        return DraftWorker(checkpoint)
+        return DraftWorker(load)
 
     @property
     def usual_mode(self) -> Mode:
@@ -144,11 +147,11 @@ class Engine:
         target = self.target_model
         models = {**self.names, "device": target.device, "dtype": target.dtype}
         return Question(
-            text=text,
-            options=options,
-            verifier=verifier,
-            variant=variant,
-            codec=self.codec,
+            text,
+            options,
+            verifier,
+            variant,
+            self.codec,
             sampling=options.sampling(recommended_sampling(self.codec)),
             prompt=tuple(prompt),
             limits=limits,
@@ -216,8 +219,7 @@ class Engine:
 
     def cache_size(self, answers: Sequence[Answer], concurrency: int) -> int:
         """How many blocks each cache is to have: `num_blocks`, or what the answers
-        need, on CUDA at most what fits. Raises `OutOfBlocks` if they are too few for
-        the first answer."""
+        need, on CUDA at most what fits."""
         largest = max(answer.question.blocks for answer in answers)
         blocks = largest * min(concurrency, len(answers))
         if self.num_blocks is not None:
@@ -226,8 +228,6 @@ class Engine:
         elif (fitting := room(self._caches(answers[0].question.options))) is not None:
             rounded = -(-blocks // ROUND) * ROUND  # up
             blocks = min(rounded if 16 * rounded <= fitting else blocks, fitting)
-        if answers[0].question.blocks > blocks:
-            raise OutOfBlocks(answers[0].question.blocks, blocks, blocks)
         return blocks
 
     def _caches(self, options: GenerateOptions) -> list[Runners]:
@@ -249,11 +249,6 @@ class Engine:
             if runners is not None:
                 runners.end()
         self.target_model.close()
-
-
-def _given(parts: Parts) -> Parts:
-    """The parts of a worker that shares those here; a lambda could not be pickled."""
-    return parts
 
 
 def require_alike(answers: Sequence[Answer]) -> None:

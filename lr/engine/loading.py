@@ -8,9 +8,7 @@ from pathlib import Path
 import torch
 
 from lr.engine.runner import Runners
-from lr.errors import SettingError
 from lr.model.attention_choice import equip
-from lr.model.codec import Codec
 from lr.model.device import find_device
 from lr.model.pack import can_pack, pack
 from lr.model.qwen import CausalLM
@@ -43,36 +41,20 @@ class Loader:
         equip(model, self.attention, graphs=self.graphs)
         return model
 
-    def load_draft(
-        self, name: str | Path, device: torch.device, codec: Codec
-    ) -> CausalLM:
-        """A draft for the target with this `codec`."""
-        model = self.load(name, device)
-        rows = model.config.vocab_size  # of its embedding
-        if rows < codec.vocab_size:
-            raise SettingError(
-                f"draft {name} has embeddings for {rows} token ids, but target {codec.name} can "
-                f"write {codec.vocab_size}. Choose a draft with an embedding for each of them."
-            )
-        return model
 
-
-@dataclass(frozen=True)
-class DraftCheckpoint:
-    """The draft of a process. `model`: the one loaded here, whose weights both read; None:
-    the process loads the checkpoint for itself. `pieces`: the bytes of each token."""
-
-    loader: Loader
-    name: str | Path
-    device: torch.device
-    model: CausalLM | None = None
-    pieces: tuple[bytes, ...] = ()
-    known_tokens: int | None = None  # of the draft's tokenizer
-    num_blocks: int | None = None
-
-    def __call__(self) -> tuple[Runners, Callable[[int], bytes]]:
-        # the weights are shared on a CPU
-        model = self.model or self.loader.load(self.name, self.device)
-        # caches of this process
-        runners = Runners(model, len(self.pieces), self.known_tokens, self.num_blocks)
-        return runners, self.pieces.__getitem__
+def load_parts(
+    loader: Loader,
+    name: str | Path,
+    device: torch.device,
+    model: CausalLM | None,
+    pieces: tuple[bytes, ...],
+    known_tokens: int | None,
+    num_blocks: int | None,
+) -> tuple[Runners, Callable[[int], bytes]]:
+    """What the draft's process works with. `model`: the one loaded there, whose weights
+    both read; None: this process loads the checkpoint for itself. `pieces`: the bytes of
+    each token; the draft's tokenizer knows only ids below `known_tokens`."""
+    model = model or loader.load(name, device)
+    # caches of this process
+    runners = Runners(model, len(pieces), known_tokens, num_blocks)
+    return runners, pieces.__getitem__

@@ -30,8 +30,8 @@ from lr.engine.answer import Answer
 from lr.engine.question import Question
 from lr.engine.recorder import CacheRecorder
 from lr.engine.runner import ModelRunner, Runners
-from lr.engine.side import DraftPart, DraftSide, Side
-from lr.engine.worker import DraftWorker
+from lr.engine.side import DraftSide, Side
+from lr.engine.worker import DraftPart, DraftWorker
 from lr.errors import SettingError
 from lr.kvcache.branch import Branch, common_length
 from lr.spec.protocol import NodeId

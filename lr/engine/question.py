@@ -25,13 +25,7 @@ from lr.spec.segmenters import make_segmenter
 from lr.spec.token_sd import Drafter, DrafterSetup, Speculation
 from lr.spec.variant import Variant
 from lr.spec.verifiers.base import Requires, TakesEvidence, Verifier
-from lr.spec.write import (
-    BlankLineSegmenter,
-    Segmenter,
-    TokenBytes,
-    WriterConfig,
-    above,
-)
+from lr.spec.write import Segmenter, TokenBytes, WriterConfig, above
 from lr.types import Role, SamplingParams, require
 
 LONGEST_ANSWER = 32768  # tokens, if `max_tokens` is not given
@@ -168,21 +162,16 @@ class Question:
             require(fits or value == usual[name], name, value, expected)
 
     def segmenter(self) -> Callable[[TokenBytes], Segmenter]:
-        options = self.options
         if self.variant.segmenter is not None:
             return partial(self.variant.make, "segmenter")
-        if options.segmenter == "blank_line":
-            return BlankLineSegmenter
-        return partial(
-            make_segmenter, options.segmenter, segment_tokens=options.segment_tokens
-        )
+        length = self.options.segment_tokens
+        return partial(make_segmenter, self.options.segmenter, segment_tokens=length)
 
     def scheduler_config(self) -> SchedulerConfig:
         options = self.options
         verifier = self.verifier
         if not options.looks_ahead:
             return SchedulerConfig(self.limits, depth=0)  # no drafts: plain decoding
-        needs_target_step = bool(verifier.requires & Requires.TARGET_STEP)
         return SchedulerConfig(
             limits=self.limits,
             schedule=Schedule(options.schedule),
@@ -190,7 +179,7 @@ class Question:
             width=options.width,
             max_target_rows=options.max_target_rows,
             reject_late=options.late_drafts == "reject",
-            needs_target_step=needs_target_step,
+            needs_target_step=Requires.TARGET_STEP in verifier.requires,
             choose=verifier.choose if verifier.chooses else None,
         )
 

@@ -21,7 +21,7 @@ Read next: `spec/write.py`.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from lr.kvcache.branch import Branch
 from lr.rng import Stream
@@ -109,7 +109,7 @@ class Side:
         job = StepJob(branch, index, limit, stream, self.trace, node, begun)
         job.max_draft_tokens = max_draft_tokens
         self.jobs[node] = job
-        self.writer.begin([job])
+        self.writer.begin(job)
 
     def take(self) -> list[Written]:
         """The steps that have finished since the last call."""
@@ -187,15 +187,6 @@ class DraftPlan:
         if sibling == 0:
             return self.first.fold_in(index)
         return self.others.fold_in(index, sibling)
-
-
-class DraftPart(Protocol):
-    """The draft's part in an answer, as the answer uses it: a `DraftSide`, here or in a
-    worker (`RemoteSide`)."""
-
-    def carry_out(self, command: Command) -> None: ...
-    def take(self) -> list[Written]: ...
-    def end(self) -> None: ...
 
 
 class DraftSide(Side):

@@ -165,10 +165,8 @@ class VerifierChoice:
                 return LikelihoodVerifier(threshold)
             case "numbers":
                 return NumbersVerifier(decode, threshold)
-            case "always":
-                return RandomVerifier(1.0)
-            case "never":
-                return RandomVerifier(0.0)
+            case "always" | "never":
+                threshold = float(kind == "always")
         return RandomVerifier(threshold)
 
     def _judge(self, target: CausalLM, draft: CausalLM | None) -> PromptedModel:
@@ -224,8 +222,8 @@ def _own(text: str) -> Verifier:
 
 def own_judge(codec: Codec) -> str | None:
     """The judge that a target names in its generation_config.json, if any."""
-    judge = codec.generation_config.get("judge")
-    return None if judge is None else str(judge)
+    judge: str | None = codec.generation_config.get("judge")
+    return judge
 
 
 def load_encoder(name_or_path: str | Path, *, device: str = "cpu") -> Embed:

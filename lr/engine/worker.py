@@ -2,8 +2,8 @@
 here.
 
 There, each answer has a `DraftSide` as it has one here without a worker. Here,
-`RemoteSide` posts the scheduler's commands to it. `Begin` opens a loop and `End` closes
-it; an answer in it begins with its `DraftPlan` and ends with `End`; `News` comes back.
+`RemoteSide` posts the scheduler's commands to it. `Begin` opens a loop and None closes
+it; an answer in it begins with its `DraftPlan` and ends with None; `News` comes back.
 All commands that one event causes are sent together: between two of them the worker
 might begin a step that the second one forbids. No message contains code of a variant.
 
@@ -57,13 +57,8 @@ class Begin:
     detailed: bool
 
 
-@dataclass(frozen=True)
-class End:
-    """To the worker: an answer, or the loop, is over."""
-
-
-Posts = list[tuple[int, DraftPlan | Command | End]]
-"""To the worker: what concerns answers, each by its number."""
+Posts = list[tuple[int, DraftPlan | Command | None]]
+"""To the worker: what concerns answers, each by its number. None: it is over."""
 
 
 @dataclass(frozen=True)
@@ -104,8 +99,8 @@ def draft(connection: Connection, parts: Parts, begin: Begin) -> None:
                 writer.poll()
             else:
                 # 2. Carry out commands. A step source's step is finished by that.
-                posts: Posts | End = connection.recv()
-                if isinstance(posts, End):
+                posts: Posts | None = connection.recv()
+                if posts is None:  # the loop is over
                     break
                 for answer, post in posts:
                     if isinstance(post, DraftPlan):
@@ -114,7 +109,7 @@ def draft(connection: Connection, parts: Parts, begin: Begin) -> None:
                         if trace.detailed:
                             runner.cache.observer = CacheRecorder(trace, role.value)
                         sides[answer] = DraftSide(writer, trace, post)
-                    elif isinstance(post, End):
+                    elif post is None:
                         sides.pop(answer).end()
                     else:
                         sides[answer].carry_out(post)
@@ -179,7 +174,7 @@ class DraftWorker:
         self.as_thread = as_thread
         self.process: SpawnProcess | None = None
         self.in_use = False
-        self.ending = False  # `End` of a loop was sent and not answered yet
+        self.ending = False  # None was sent, and its answer is not read yet
         self.sides: dict[int, RemoteSide] = {}  # of the answers in progress
         self.numbers = count()  # of answers
         self.posts: Posts = []  # not sent yet
@@ -274,7 +269,7 @@ class DraftWorker:
             self.in_use = False
             with suppress(DraftWorkerError):
                 self.flush()
-                self._send(End())
+                self._send(None)
                 self.ending = True
 
     def close(self) -> None:
@@ -285,7 +280,7 @@ class DraftWorker:
         if self._stop is not None:
             self._stop()
 
-    def _send(self, message: Begin | Posts | End) -> None:
+    def _send(self, message: Begin | Posts | None) -> None:
         with self._connected() as connection:
             connection.send(message)
 
@@ -369,5 +364,9 @@ class RemoteSide:
         return [self.arrived.pop(node) for node in ready]
 
     def end(self) -> None:
-        self.worker.posts.append((self.number, End()))
+        self.worker.posts.append((self.number, None))
         del self.worker.sides[self.number]
+
+
+DraftPart = DraftSide | RemoteSide
+"""The draft's part in an answer, here or in a worker."""

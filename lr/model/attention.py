@@ -38,7 +38,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lr.kvcache.branch import BlockTable, block_rows
+from lr.kvcache.branch import BlockTable, Tables, block_rows
 from lr.kvcache.cache import PagedKVCache, integers
 from lr.model.layers import Attend, RMSNorm
 
@@ -202,12 +202,12 @@ def sdpa_attention(batch: RaggedBatch, cache: PagedKVCache) -> Attend:
         count * table.length for count, table in zip(counts, tables, strict=True)
     )
     limit = min(MOST_LOOKS, 2 * apart + CALL * len(tables))
-    groups = [[*range(len(tables))]]
+    groups = [(tables, counts)]
     if len(tables) > 1 and together > limit:
-        groups = [[i] for i in range(len(tables))]
+        groups = [((t,), (c,)) for t, c in zip(tables, counts, strict=True)]
 
     # 2. What each call reads, the same in every layer.
-    calls = [_call(batch, cache, members) for members in groups]
+    calls = [_call(cache, *group) for group in groups]
 
     def read(layer: int, q: Tensor) -> Tensor:
         if len(calls) == 1:
@@ -241,16 +241,16 @@ def flash_or_plain(device: torch.device) -> AbstractContextManager[None]:
 
 
 def _call(
-    batch: RaggedBatch, cache: PagedKVCache, members: Sequence[int]
+    cache: PagedKVCache, tables: Tables, counts: Sequence[int]
 ) -> Callable[[int, Tensor], Tensor]:
     """One fused call: (layer, q [n, h, d]) -> [n, h, d] for the n rows of these
     sequences."""
     # 1. The blocks that are read, and how many of their columns.
-    first, device = members[0], batch.tokens.device
-    count, table = batch.counts[first], batch.tables[first]
-    long = len(members) == 1 and count >= LONG
-    blocks = _blocks(batch, cache, members, in_order=long)
-    alone = len(members) == 1 and blocks == table.blocks
+    device = cache.keys.device
+    count, table = counts[0], tables[0]
+    long = len(tables) == 1 and count >= LONG
+    blocks = table.blocks if long else _blocks(cache, tables)
+    alone = len(tables) == 1 and blocks == table.blocks
     span = table.length if alone else len(blocks) * cache.block_size
 
     # 2. The mask. A single row sees all that it reads; so do the rows of a prompt with
@@ -262,7 +262,7 @@ def _call(
 
         mask = causal_lower_right(count, span)  # FlashAttention takes no other mask
     elif not causal and not (alone and count == 1):
-        mask = _mask(batch, cache, members, blocks)[:, :span]
+        mask = _mask(cache, tables, counts, blocks)[:, :span]
 
     # 3. Where keys and values are: blocks in a row are read in place, others gathered.
     # One row and 2048 columns of 8 KV heads of 128 (float32, one thread) take 0.9 ms in
@@ -305,42 +305,31 @@ def _call(
     return call
 
 
-def _blocks(
-    batch: RaggedBatch, cache: PagedKVCache, members: Sequence[int], *, in_order: bool
-) -> list[int]:
+def _blocks(cache: PagedKVCache, tables: Tables) -> list[int]:
     """The blocks that these sequences read. If they are close together, the blocks
     between them are read too: then all can be read in place. The mask hides other
-    sequences' blocks; free ones, which may contain NaN, are cleared. `in_order`: those
-    of one sequence and no others.
+    sequences' blocks; free ones, which may contain NaN, are cleared.
     """
-    blocks_in_order = batch.tables[members[0]].blocks
-    if in_order:
-        return blocks_in_order
-    blocks = {block for i in members for block in batch.tables[i].blocks}
+    blocks = {block for table in tables for block in table.blocks}
     stretch = [*range(min(blocks), max(blocks) + 1)]
     if len(stretch) <= 2 * len(blocks):
         cache.clear_free(set(stretch) - blocks)
         return stretch
-    return blocks_in_order if len(members) == 1 else sorted(blocks)
+    return tables[0].blocks if len(tables) == 1 else sorted(blocks)
 
 
 def _mask(
-    batch: RaggedBatch,
-    cache: PagedKVCache,
-    members: Sequence[int],
-    blocks: Sequence[int],
+    cache: PagedKVCache, tables: Tables, counts: Sequence[int], blocks: Sequence[int]
 ) -> Tensor:
     """[n, s] for the n rows of these sequences: 0 where a row sees a column, -inf
     elsewhere."""
     size = cache.block_size
     column_of = {block: index for index, block in enumerate(blocks)}
-    counts = [batch.counts[i] for i in members]
     # 1. How many places of each block the first new token of each sequence sees, [b,
     # nb]. Below 1 it sees none, from `size` on all. Example: position 6, blocks of 4: 7
     # places of the first block (all), 3 of the second, -1 of a third (none).
-    visible = np.full((len(members), len(blocks)), -(1 << 62))
-    for row, (i, count) in enumerate(zip(members, counts, strict=True)):
-        table = batch.tables[i]
+    visible = np.full((len(tables), len(blocks)), -(1 << 62))
+    for row, (table, count) in enumerate(zip(tables, counts, strict=True)):
         columns = [column_of[block] for block in table.blocks]
         start = table.length - count + 1
         visible[row, columns] = start - size * np.arange(len(columns))
@@ -349,11 +338,10 @@ def _mask(
     visible = visible.repeat(counts, axis=0) + later[:, None]  # [n, nb]
     # 3. From blocks to columns.
     hidden = (np.arange(size) >= visible[:, :, None]).reshape(len(visible), -1)
-    mask = torch.zeros(
-        hidden.shape, dtype=cache.keys.dtype, pin_memory=batch.tokens.is_cuda
-    )
+    keys = cache.keys
+    mask = torch.zeros(hidden.shape, dtype=keys.dtype, pin_memory=keys.is_cuda)
     mask.masked_fill_(torch.from_numpy(hidden), -math.inf)  # NumPy is faster here
-    return mask.to(batch.tokens.device, non_blocking=True)
+    return mask.to(keys.device, non_blocking=True)
 
 
 REFERENCE = AttentionKind("reference", reference_attention)

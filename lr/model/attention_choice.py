@@ -37,9 +37,7 @@ class AttentionNeeds:
 
     device: torch.device
     dtype: torch.dtype
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
+    heads: tuple[int, int, int]  # query heads, KV heads, size of a head
 
 
 def equip(model: CausalLM, name: str = "auto", *, graphs: bool = True) -> None:
@@ -48,7 +46,7 @@ def equip(model: CausalLM, name: str = "auto", *, graphs: bool = True) -> None:
     """
     part = model.part
     heads = (part.num_heads, part.num_kv_heads, part.head_dim)  # of this rank
-    needs = AttentionNeeds(model.device, model.dtype, *heads)
+    needs = AttentionNeeds(model.device, model.dtype, heads)
     model.graphs = graphs
     set_attention(model, choose_attention(name, needs))
 
@@ -124,8 +122,9 @@ def trial(kind: AttentionKind, needs: AttentionNeeds) -> str:
     nothing.
     """
     try:
-        heads = (needs.num_heads, needs.num_kv_heads, needs.head_dim)
-        config = ModelConfig(8, 200, 300, 1, *heads, 512, 1e-6, 1e4, True, True, True)
+        config = ModelConfig(
+            8, 200, 300, 1, *needs.heads, 512, 1e-6, 1e4, True, True, True
+        )
         model = CausalLM(config)
         noise = torch.Generator().manual_seed(0)  # the same model on every machine
         for weight in model.parameters():

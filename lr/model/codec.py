@@ -96,13 +96,9 @@ class Codec:
         ids = self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
         return list(ids)
 
-    def encode_plain(self, text: str) -> list[int]:
-        """The ids of a text in which nothing is a special or added token: "<|im_end|>"
-        is ten characters."""
-        return list(self._plain_tokenizer.encode(text, add_special_tokens=False).ids)
-
     @cached_property
     def _plain_tokenizer(self) -> Any:
+        """The tokenizer without special and added tokens: "<|im_end|>" is ten characters."""
         from tokenizers import Tokenizer
 
         described = json.loads(self.tokenizer.backend_tokenizer.to_str())
@@ -193,7 +189,10 @@ class Codec:
         # 3. Read what stands between marks as plain text.
         ids: list[int] = []
         for i, piece in enumerate(prompt.split(mark)):
-            ids += self.encode_plain(piece) if i % 2 == 1 else self.encode(piece)
+            if i % 2 == 1:
+                ids += self._plain_tokenizer.encode(piece, add_special_tokens=False).ids
+            else:
+                ids += self.encode(piece)
         return ids
 
 
@@ -290,11 +289,11 @@ def byte_table(tokenizer: Any) -> list[bytes]:
             table[token] = text.translate(byte_of).encode("latin-1")
         except UnicodeEncodeError:  # the token is its own text, as in the library
             table[token] = text.encode()
-    for token, added in tokenizer.added_tokens_decoder.items():
-        table[token] = b"" if added.special else added.content.encode()
-    for token in tokenizer.all_special_ids:
+    special_ids = tokenizer.all_special_ids
+    for token in special_ids:
         table[token] = b""
     for token, added in tokenizer.added_tokens_decoder.items():
-        if "think" in added.content.lower():
-            table[token] = added.content.encode()
+        special = added.special or token in special_ids
+        hidden = special and "think" not in added.content.lower()
+        table[token] = b"" if hidden else added.content.encode()
     return table

@@ -2,8 +2,6 @@
 supported."""
 
 import json
-import warnings
-from typing import Any
 
 from lr.model.codec import Codec
 
@@ -29,17 +27,12 @@ num_beams num_beam_groups""".split()
 def unsupported(codec: Codec) -> str:
     """A sentence about the entries that are not supported, unknown ones included; "" if
     there are none."""
-
-    def has_effect(name: str, value: Any) -> bool:
-        neutral = name in NEUTRAL_AT_ONE and value == 1  # a penalty of 1, say
-        return (
-            name not in HARMLESS and value not in (None, 0, "", [], {}) and not neutral
-        )
-
     asked_for = [
         f"{name} = {json.dumps(value):.60}"
         for name, value in codec.generation_config.items()
-        if has_effect(name, value)
+        if name not in HARMLESS
+        and value not in (None, 0, "", [], {})
+        and not (name in NEUTRAL_AT_ONE and value == 1)  # a penalty of 1, say
     ]
     if not asked_for:
         return ""
@@ -47,9 +40,3 @@ def unsupported(codec: Codec) -> str:
     return (
         f"generation_config.json of {codec.name} asks for {shown}; not supported here"
     )
-
-
-def warn_unsupported(codec: Codec) -> None:
-    """Warn at the line that made the `Reasoner`."""
-    if message := unsupported(codec):
-        warnings.warn(message, stacklevel=3)

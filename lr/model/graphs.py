@@ -151,11 +151,6 @@ class StepGraphs:
                 ) from error
             self._recordings[size] = _Recording(*buffers, replay)
 
-    @property
-    def recorded(self) -> list[int]:
-        """The numbers of rows that have a graph."""
-        return sorted(self._recordings)
-
     def run(self, batch: RaggedBatch) -> Tensor | None:
         """Logits [m, v] of the batch's logit rows, a new tensor; None if no recording
         fits."""

@@ -55,7 +55,6 @@ class LookupDrafter(Drafter):
     name = "ngram"
 
     def __init__(self, prompt_lookup_max: int = 2, prompt_lookup_min: int = 1) -> None:
-        assert 1 <= prompt_lookup_min <= prompt_lookup_max
         self.longest = prompt_lookup_max
         self.shortest = prompt_lookup_min
 
@@ -214,7 +213,6 @@ class TreeDrafter(OwnBranches):
     eos_ids: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
-        assert self.branching and min(self.branching) >= 1
         # Without top-k and top-p, which could leave too few candidates.
         self.sampling = SamplingParams(self.sampling.temperature or 1.0)
 

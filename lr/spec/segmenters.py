@@ -1,7 +1,6 @@
 """Other rules for the end of a step: a sentence, a fixed length.
 
-`lr/spec/write.py` defines segmenters. This file is loaded when an option names one of
-these."""
+`lr/spec/write.py` defines segmenters."""
 
 from __future__ import annotations
 
@@ -28,7 +27,6 @@ class FixedSegmenter:
     thought, so draft and target steps rarely mean the same."""
 
     def __init__(self, token_bytes: TokenBytes, tokens: int) -> None:
-        assert tokens >= 1
         self.token_bytes = token_bytes
         self.left = tokens
         self.visible = False

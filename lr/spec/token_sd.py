@@ -128,7 +128,6 @@ class Speculation:
     def __post_init__(self) -> None:
         rule = self.rule
         drafter = self.drafter
-        assert self.num_speculative_tokens >= 1
         if drafter.trees and not rule.trees:
             raise SettingError(
                 f"rule {rule.name!r} verifies chains only, but drafter {drafter.name!r} proposes "

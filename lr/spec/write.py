@@ -149,16 +149,14 @@ class StepWriter:
     token_bytes: TokenBytes
     live: list[StepJob] = field(default_factory=list, init=False)
 
-    def begin(self, jobs: Sequence[StepJob]) -> None:
-        """Add jobs for the next `poll`. One whose `begun` tokens end the step leaves at
+    def begin(self, job: StepJob) -> None:
+        """Add a job for the next `poll`. One whose `begun` tokens end the step leaves at
         once."""
-        for job in jobs:
-            job.segmenter = self.config.segmenter(self.token_bytes)
-            self.live.append(job)  # before `_leave`, which removes it
-            if job.begun:
-                self._take(job, job.begun)
-            if job.finish is not None:
-                self._leave(job)
+        job.segmenter = self.config.segmenter(self.token_bytes)
+        self.live.append(job)  # before `_leave`, which removes it
+        self._take(job, job.begun)
+        if job.finish is not None:
+            self._leave(job)
 
     def cancel(self, job: StepJob) -> None:
         """Stop writing a step; its branch stays as it is."""

@@ -209,7 +209,7 @@ def store(pages, slots, k, v):
 def test_every_kind_is_right_on_a_gpu(dtype):
     """Those that can be used here; `lr info` says why not the others."""
     for heads in LARGE:
-        needs = AttentionNeeds(torch.device("cuda"), dtype, *heads)
+        needs = AttentionNeeds(torch.device("cuda"), dtype, heads)
         for _, kind in candidates(needs):
             if not isinstance(kind, str):
                 for seed in range(6):

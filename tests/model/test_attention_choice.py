@@ -25,7 +25,7 @@ from lr.reasoner import Reasoner
 from lr.registry import SAMPLE_QUESTION
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
-BF16 = AttentionNeeds(CPU, torch.bfloat16, 4, 2, 16)
+BF16 = AttentionNeeds(CPU, torch.bfloat16, (4, 2, 16))
 CONFIG = ModelConfig(23, 16, 24, 2, 4, 2, 8, 128, 1e-6, 1e4, False, True, True)
 MISSING = "the package is missing"
 
@@ -140,7 +140,7 @@ def test_a_trial_finds_a_kernel_that_does_not_work(kernel, reason, form):
 def test_a_trial_is_content_with_what_is_right():
     for kind in (SDPA, TILES):
         assert trial(kind, BF16) == ""
-    assert trial(SDPA, AttentionNeeds(CPU, torch.float64, 6, 3, 8)) == ""
+    assert trial(SDPA, AttentionNeeds(CPU, torch.float64, (6, 3, 8))) == ""
 
 
 def test_a_model_is_equipped_and_equipped_anew(monkeypatch):

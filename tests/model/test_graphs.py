@@ -98,7 +98,7 @@ def test_replayed_forwards_are_the_ordinary_ones(seed):
             for branch in branches[i]:
                 branch.extend(new)
         pair.forward(chosen, chance.choice(["last", "all", [1] * len(chosen)]))
-    assert len(pair.graphs.recorded) > 2
+    assert len(pair.graphs._recordings) > 2
     for i in range(len(branches)):
         pair.each(ModelRunner.close, i)
     pools = [runner.cache.pool for runner in pair.runners]

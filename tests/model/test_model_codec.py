@@ -133,10 +133,7 @@ def test_only_byte_level_tokenizers_are_read():
         toy().token_bytes(10_000)
 
 
-# Loading
-
-
-# Prompts
+# Loading and prompts
 
 
 def saved(folder, tokenizer, config, generation):
@@ -284,11 +281,3 @@ def test_special_tokens_have_no_bytes_and_other_added_ones_have():
     ids = toy().encode("a<think>x</think><|im_end|>")
     pieces = [toy().token_bytes(token) for token in ids]
     assert pieces == [b"a", b"<think>", b"x", b"</think>", b""]
-
-
-def test_thinking_is_left_to_the_template_unless_it_is_set():
-    plain = toy().chat("hi")
-    assert toy().chat("hi", enable_thinking=True) == plain
-    without = toy().chat("hi", enable_thinking=False)
-    assert without[: len(plain)] == plain
-    assert toy().decode(without[len(plain) :]) == "<think>\n\n</think>\n\n"

@@ -119,7 +119,6 @@ def test_the_plan_of_an_answer_is_what_it_reserves():
         planned = plan_memory((*names, None), on_cpu, F32, options, length)
         models = reasoner.engine.target_model, reasoner.engine.draft_model
         for (*_, weights, cache), model in zip(planned.models, models, strict=True):
-            assert model is not None
             assert (weights, cache) == model_bytes(
                 model.config, F32, answer.question.blocks
             )

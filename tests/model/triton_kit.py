@@ -102,7 +102,7 @@ if __name__ == "__main__":
     attention.ALONE = 16
     attention_is_right()
     keys_may_be_divided()
-    assert trial(TRITON, AttentionNeeds(CPU, torch.float32, 3, 1, 24)) == ""
+    assert trial(TRITON, AttentionNeeds(CPU, torch.float32, (3, 1, 24))) == ""
     layers_are_right(False, torch.float16)
     fused.ROW_LAUNCH["BLOCK"] = 16  # shorter than the rows, which are no multiple of it
     layers_are_right(True, torch.float32)

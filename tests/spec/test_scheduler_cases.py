@@ -6,8 +6,6 @@ steps that differ in nothing but case are aligned. "A.|B." are two alternatives;
 none at all.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import pytest

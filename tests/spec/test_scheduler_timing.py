@@ -5,8 +5,6 @@ the target's step after node 0:0 is in flight. Steps are texts as in
 `test_scheduler_cases.py`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 
