@@ -11,7 +11,6 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,24 +44,24 @@ CORE = (
 
 
 @functools.cache
-def in_core(path: Path) -> bool:
+def in_core(path):
     return any(path.relative_to(HERE).match(pattern) for pattern in CORE)
 
 
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+def pytest_ignore_collect(collection_path, config):
     """With `-m core` the other files are not even imported, which would take as long
     again."""
     others = config.option.markexpr == "core" and collection_path.suffix == ".py"
     return True if others and not in_core(collection_path) else None
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items):
     for item in items:
         if in_core(item.path):
             item.add_marker(pytest.mark.core)
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish():
     """What is imported by now stays: a collection of garbage need not look at it again
     and again, which takes half a second each time.
     """
@@ -74,7 +73,7 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def quick_starts() -> Iterator[None]:
+def quick_starts():
     """The processes of drafts and ranks are forks of a server that has imported
     PyTorch, which takes seconds. Where a test runs a program of its own, they are
     started as users start them.
@@ -98,27 +97,27 @@ def quick_starts() -> Iterator[None]:
 
 
 @pytest.fixture
-def short_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_answers(monkeypatch):
     """Every answer ends after 24 tokens: for commands that have no flag for it."""
     from lr.engine.engine import Engine
 
     ask: Any = Engine.question
 
-    def cut(engine: Engine, text: str, options: Any, *rest: Any) -> Any:
+    def cut(engine, text, options, *rest):
         return ask(engine, text, replace(options, max_tokens=24), *rest)
 
     monkeypatch.setattr(Engine, "question", cut)
 
 
 @pytest.fixture
-def coarse_predictions(monkeypatch: pytest.MonkeyPatch) -> None:
+def coarse_predictions(monkeypatch):
     """Predictions from a tenth of the simulated steps: other tests ask how exact they
     are."""
     monkeypatch.setattr("lr.theory.cost.SIMULATED_STEPS", 200)
 
 
 @pytest.fixture(scope="session", autouse=True)
-def sources_once() -> Iterator[None]:
+def sources_once():
     """The command line reads the docstrings of its flags from the sources of its
     classes: the same ones for each command that a test runs in this process.
     """
@@ -128,7 +127,7 @@ def sources_once() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def small_targets() -> Iterator[None]:
+def small_targets():
     """In this process a `Reasoner` loads tiny targets of two layers, not twenty: few
     tests ask how good an answer is. Those that do use `whole_targets`; notebooks and
     programs load the whole.
@@ -140,7 +139,7 @@ def small_targets() -> Iterator[None]:
 
 
 @pytest.fixture
-def whole_targets() -> Iterator[None]:
+def whole_targets():
     """The tiny targets as they ship."""
     from reasoner_kit import with_loader
 
@@ -151,12 +150,12 @@ def whole_targets() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def caches() -> Iterator["WeakSet[PagedKVCache]"]:
+def caches():
     """Every cache that is built while the tests run, as long as somebody holds it."""
     seen: WeakSet[PagedKVCache] = WeakSet()
     build = PagedKVCache.__init__
 
-    def build_and_remember(self: PagedKVCache, **settings: Any) -> None:
+    def build_and_remember(self, **settings):
         build(self, **settings)
         seen.add(self)
 
@@ -166,7 +165,7 @@ def caches() -> Iterator["WeakSet[PagedKVCache]"]:
 
 
 @pytest.fixture(autouse=True)
-def conservation_law(caches: "WeakSet[PagedKVCache]") -> Iterator[None]:
+def conservation_law(caches):
     """After the test: free + used = total, each refcount is the number of owners, and
     no append was left open. A draft's worker that is a thread of this process may be
     giving blocks back just now; that takes less than ten seconds.

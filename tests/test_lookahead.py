@@ -362,7 +362,7 @@ def test_a_cycle_of_three_drafts_has_four_target_rows_and_a_bonus(clean_seed):
     """One forward reads the trunk; those after it are one batch of four rows that end
     one by one.
     """
-    forwards: list[tuple[int, int]] = []
+    forwards = []
     pair = writers(1.2, clean_seed)
     pair[1].runner.observer = lambda rows, tokens, _: forwards.append((rows, tokens))
     verifier = Witness()

@@ -36,7 +36,7 @@ def started(*words):
         text=True,
         start_new_session=True,
     )
-    assert program.stdout is not None and program.stdout.readline() == "up\n"
+    assert program.stdout.readline() == "up\n"
     return program
 
 

@@ -2,8 +2,7 @@
 with LR_LONG=1.
 """
 
-from __future__ import annotations
-
+import json
 import os
 from pathlib import Path
 
@@ -12,3 +11,9 @@ ROOT = Path(__file__).parents[1]
 
 def cases(count: int) -> int:
     return count * (100 if os.environ.get("LR_LONG") else 1)
+
+
+def rows(name: str) -> list[dict]:
+    """What a file of JSON lines beside the tests of `lr.measure` holds."""
+    lines = (ROOT / "tests" / "measure" / name).read_text("utf-8").split("\n")
+    return [json.loads(line) for line in lines if line]

@@ -5,9 +5,9 @@ import base64
 import json
 import pickle
 import zlib
-from pathlib import Path
 
 import pytest
+from tests_root import rows
 
 from lr.errors import SettingError
 from lr.measure.datasets import (
@@ -20,16 +20,9 @@ from lr.measure.datasets import (
 )
 from lr.tiny.language import Split, problem
 
-HERE = Path(__file__).parent
-
 
 def read(row, number=0, seed=0):
     return read_row(json.dumps(row), number, seed)
-
-
-def rows(name):
-    lines = HERE.joinpath(name).read_text("utf-8").split("\n")
-    return [json.loads(line) for line in lines if line]
 
 
 @pytest.mark.parametrize("case", rows("layouts.jsonl"), ids=lambda case: case["layout"])

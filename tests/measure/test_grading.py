@@ -7,26 +7,18 @@ separators of thousands in expressions, unions, sets; `math_verify.jsonl` the pa
 the tests of Math-Verify 0.9.0 (huggingface/Math-Verify, tests/*.py), long replies cut to
 their end."""
 
-import json
 import re
 import time
 from multiprocessing import active_children
-from pathlib import Path
 
 import pytest
+from tests_root import rows
 
 from lr.measure import answers, grading, programs
 from lr.measure.answers import chosen_letter
 from lr.measure.datasets import Item, Task, gold_answer
 from lr.measure.grading import Grader, clean, plain_number
 from lr.result import boxed, reply
-
-HERE = Path(__file__).parent
-
-
-def rows(name):
-    lines = HERE.joinpath(name).read_text("utf-8").split("\n")
-    return [json.loads(line) for line in lines if line]
 
 
 @pytest.fixture(scope="module")

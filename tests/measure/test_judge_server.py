@@ -1,8 +1,6 @@
 """A judge behind an OpenAI-compatible server: what is asked, what is read, what happens
 when the server fails. The server is a small one of our own, on this machine."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -18,6 +16,7 @@ from math import log, nan
 from pathlib import Path
 
 import pytest
+from tests_root import rows
 
 from lr.commands.cli import main
 from lr.errors import NumericalError, SettingError
@@ -27,9 +26,6 @@ from lr.spec.verifiers.base import Pair
 from lr.types import Finish, Step
 
 HERE = Path(__file__).parent
-VERDICTS = [
-    *map(json.loads, (HERE / "verdicts.jsonl").read_text("utf-8").split("\n")[:-1])
-]
 
 
 def said(text, **more):
@@ -128,7 +124,9 @@ def test_one_request_per_pair_and_none_for_equal_texts(server):
     assert question.index("so x = 1") < question.index("x = 2")  # the target's first
 
 
-@pytest.mark.parametrize("row", VERDICTS, ids=lambda row: row["answer"][:30])
+@pytest.mark.parametrize(
+    "row", rows("verdicts.jsonl"), ids=lambda row: row["answer"][:30]
+)
 def test_only_a_clear_word_accepts(row):
     verdict = read_choice({"message": {"content": row["answer"]}})
     assert row["aligned"] == (None if verdict is None else verdict.aligned)
@@ -162,7 +160,6 @@ def written(*tokens):
 )
 def test_a_probability_is_the_score(answer, logprobs, score):
     verdict = read_choice({"message": {"content": answer}, "logprobs": logprobs})
-    assert verdict is not None
     assert verdict.score == (None if score is None else pytest.approx(score))
     if score is not None:
         assert verdict.aligned == (score >= 0.5)
@@ -224,7 +221,7 @@ def test_a_busy_server_is_asked_again(server):
 def test_a_busy_server_says_when(server, monkeypatch, header):
     pauses = []
 
-    async def sleep(seconds: float) -> None:
+    async def sleep(seconds):
         pauses.append(seconds)
 
     judge = judge_of(server, attempts=9, timeout=50)

@@ -1,5 +1,5 @@
 """Deliberate mistakes by name, in a table for each who must notice them. A mistake is a
-function of the reasoner that makes a variant.
+function that makes a variant.
 
 `REFUSED`: the part or a value, where it is given. `RAISED`: the part's own exception.
 `BROKEN`: `lr check` finds it. `SHOWN`: a line about what did nothing. `HARMLESS`:
@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from lr.model.codec import Codec
 from lr.rng import uniform
 from lr.spec.acceptance import AcceptanceRule, BlockRule, Outcome, RejectRule
 from lr.spec.drafters import LookupDrafter, ModelDrafter
@@ -277,158 +278,144 @@ def without_certain_drafts(self, p_rows, proposal):
 
 REFUSED = {
     # verdicts
-    "a_short_list": lambda reasoner: verifier(
+    "a_short_list": lambda: verifier(
         judge=lambda self, pairs: Like.judge(self, pairs)[:-1]
     ),
-    "a_score_that_is_not_a_number": lambda reasoner: scores(lambda pair: NAN),
-    "an_accepted_step_of_which_a_part_is_kept": lambda reasoner: verdicts(
+    "a_score_that_is_not_a_number": lambda: scores(lambda pair: NAN),
+    "an_accepted_step_of_which_a_part_is_kept": lambda: verdicts(
         lambda pair: Verdict(True, "x", keep=1)
     ),
-    "a_step_that_is_rejected_and_kept_whole": lambda reasoner: verdicts(
+    "a_step_that_is_rejected_and_kept_whole": lambda: verdicts(
         lambda pair: Verdict(False, "x", keep=len(pair.draft.tokens))
     ),
-    "log_p_of_a_step_that_is_not_required": lambda reasoner: verifier(
+    "log_p_of_a_step_that_is_not_required": lambda: verifier(
         requires=Requires.OWN_LOGPROBS
     ),
     # choices
-    "a_choice_that_is_not_aligned": lambda reasoner: chooser(
+    "a_choice_that_is_not_aligned": lambda: chooser(
         lambda verdicts: 0, lambda pair: Verdict(False, "x", 1.0)
     ),
     # controllers
-    "a_depth_of_2_point_0": lambda reasoner: controller(lambda progress: 2.0),
-    "one_controller_for_all_answers": lambda reasoner: Variant(
+    "a_depth_of_2_point_0": lambda: controller(lambda progress: 2.0),
+    "one_controller_for_all_answers": lambda: Variant(
         controller=controller().controller()
     ),
     # segmenters
-    "the_number_of_boundaries": lambda reasoner: segmenter(
-        lambda tokens: len(tokens) // 12
-    ),
+    "the_number_of_boundaries": lambda: segmenter(lambda tokens: len(tokens) // 12),
     # step sources
-    "text_for_a_step": lambda reasoner: source(
-        lambda tokens: "Then Ben has 10 coins.\n\n"
-    ),
-    "a_step_outside_the_vocabulary": lambda reasoner: source(lambda tokens: [99999, 5]),
-    "a_step_source_with_a_method_of_yesterday": lambda reasoner: Variant(
+    "text_for_a_step": lambda: source(lambda tokens: "Then Ben has 10 coins.\n\n"),
+    "a_step_outside_the_vocabulary": lambda: source(lambda tokens: [99999, 5]),
+    "a_step_source_with_a_method_of_yesterday": lambda: Variant(
         step_source=derived(StepSource, step_after=lambda self, tokens: None)()
     ),
     # drafters
-    "a_q_that_sums_to_less": lambda reasoner: drawn(lambda p: replace(p, q=p.q * 0.9)),
-    "a_rounded_q": lambda reasoner: drawn(
-        lambda p: replace(p, q=p.q.bfloat16().double())
-    ),
-    "a_token_of_the_branch_overwritten": lambda reasoner: looked_up(overwrite_a_token),
-    "a_misspelt_learn": lambda reasoner: lookup(learns=LookupDrafter.learn),
-    "too_deep": lambda reasoner: looked_up(
-        lambda self, c, k: self._look_up(c.tokens, k + 3)
-    ),
-    "a_draft_outside_the_vocabulary": lambda reasoner: looked_up(
+    "a_q_that_sums_to_less": lambda: drawn(lambda p: replace(p, q=p.q * 0.9)),
+    "a_rounded_q": lambda: drawn(lambda p: replace(p, q=p.q.bfloat16().double())),
+    "a_token_of_the_branch_overwritten": lambda: looked_up(overwrite_a_token),
+    "a_misspelt_learn": lambda: lookup(learns=LookupDrafter.learn),
+    "too_deep": lambda: looked_up(lambda self, c, k: self._look_up(c.tokens, k + 3)),
+    "a_draft_outside_the_vocabulary": lambda: looked_up(
         lambda self, c, k: Proposal.chain([99999][:k])
     ),
-    "a_tree_that_is_not_declared": lambda reasoner: looked_up(
+    "a_tree_that_is_not_declared": lambda: looked_up(
         lambda self, c, k: Proposal((5, 6), (-1, -1)) if k > 0 else Proposal((), ())
     ),
     # rules
-    "outcomes_that_sum_to_less": lambda reasoner: rule(
+    "outcomes_that_sum_to_less": lambda: rule(
         lambda o, p_rows: replace(o, probability=o.probability * 0.9)
     ),
     # variants
-    "a_layer_that_no_model_has": lambda reasoner: Variant(
+    "a_layer_that_no_model_has": lambda: Variant(
         rule=derived(RejectRule, requires=Requires.HIDDEN, layer="layers.99")
     ),
-    "a_misspelt_setting": lambda reasoner: Variant(Like(), settings={"widht": 3}),
-    "a_class_for_an_object": lambda reasoner: Variant(Like),
-    "a_verifier_in_mode_sd": lambda reasoner: Variant(Like(), settings={"mode": "sd"}),
+    "a_misspelt_setting": lambda: Variant(Like(), settings={"widht": 3}),
+    "a_class_for_an_object": lambda: Variant(Like),
+    "a_verifier_in_mode_sd": lambda: Variant(Like(), settings={"mode": "sd"}),
 }
 
 RAISED = {
-    "an_exception": lambda reasoner: accepts(lambda pair: 1 / 0),
-    "pairs_that_are_consumed": lambda reasoner: verifier(judge=consume),
-    "a_forgotten_requires": lambda reasoner: verifier(requires=Requires.TARGET_STEP),
-    "a_rule_that_forgets_certain_drafts": lambda reasoner: Variant(
+    "an_exception": lambda: accepts(lambda pair: 1 / 0),
+    "pairs_that_are_consumed": lambda: verifier(judge=consume),
+    "a_forgotten_requires": lambda: verifier(requires=Requires.TARGET_STEP),
+    "a_rule_that_forgets_certain_drafts": lambda: Variant(
         rule=derived(RejectRule, outcomes=without_certain_drafts)
     ),
 }
 
 BROKEN = {
     # verdicts and choices
-    "a_reversed_list": lambda reasoner: verifier(
+    "a_reversed_list": lambda: verifier(
         judge=lambda self, pairs: Like.judge(self, pairs)[::-1]
     ),
-    "a_counter": lambda reasoner: accepts(lambda pair: next(NUMBERS) % 3 > 0),
-    "a_memo_that_forgets_the_prefix": lambda reasoner: verdicts(
+    "a_counter": lambda: accepts(lambda pair: next(NUMBERS) % 3 > 0),
+    "a_memo_that_forgets_the_prefix": lambda: verdicts(
         lambda pair: STORE.setdefault(pair.draft.tokens, Like().verdict(pair))
     ),
-    "a_memo_by_identity": lambda reasoner: verdicts(
+    "a_memo_by_identity": lambda: verdicts(
         lambda pair: STORE.setdefault(id(pair), Like().verdict(pair))
     ),
-    "a_claim_to_be_lossless": lambda reasoner: verifier(lossless=True),
-    "the_pairs_are_kept": lambda reasoner: verdicts(keep_the_pair),
+    "a_claim_to_be_lossless": lambda: verifier(lossless=True),
+    "the_pairs_are_kept": lambda: verdicts(keep_the_pair),
     # controllers and segmenters
-    "one_controller_made_again_and_again": lambda reasoner: shared_controller(),
-    "a_count_in_the_class": lambda reasoner: Variant(controller=InItsClass),
-    "steps_that_never_end": lambda reasoner: segmenter(lambda tokens: False),
-    "a_step_by_a_counter": lambda reasoner: source(
-        lambda tokens: [next(NUMBERS) % 461]
-    ),
+    "one_controller_made_again_and_again": lambda: shared_controller(),
+    "a_count_in_the_class": lambda: Variant(controller=InItsClass),
+    "steps_that_never_end": lambda: segmenter(lambda tokens: False),
+    "a_step_by_a_counter": lambda: source(lambda tokens: [next(NUMBERS) % 461]),
     # drafters
-    "a_q_of_another_width": lambda reasoner: drawn(
+    "a_q_of_another_width": lambda: drawn(
         lambda p: replace(p, q=torch.nn.functional.pad(p.q, (0, 3)))
     ),
-    "texts_never_freed": lambda reasoner: Variant(drafter=KeepsTexts),
-    "the_rows_of_q_shifted_by_one": lambda reasoner: drawn(
+    "texts_never_freed": lambda: Variant(drafter=KeepsTexts),
+    "the_rows_of_q_shifted_by_one": lambda: drawn(
         lambda p: replace(p, q=p.q.roll(1, 0))
     ),
-    "unsure_tokens_dropped_after_the_draw": lambda reasoner: drawn(sure_tokens),
-    "greedy_tokens_with_a_softmax": lambda reasoner: drawn(
+    "unsure_tokens_dropped_after_the_draw": lambda: drawn(sure_tokens),
+    "greedy_tokens_with_a_softmax": lambda: drawn(
         lambda p: replace(p, tokens=tuple(p.q.argmax(-1).tolist()))
     ),
-    "the_same_noise_in_every_round": lambda reasoner: drafter(
+    "the_same_noise_in_every_round": lambda: drafter(
         propose=with_the_noise_of_the_first_round
     ),
-    "the_targets_noise": lambda reasoner: drafter(propose=with_the_targets_noise),
-    "branches_never_forgotten": lambda reasoner: drafter(
-        forget=lambda self, branches: None
-    ),
-    "proposals_in_the_wrong_order": lambda reasoner: drafter(
+    "the_targets_noise": lambda: drafter(propose=with_the_targets_noise),
+    "branches_never_forgotten": lambda: drafter(forget=lambda self, branches: None),
+    "proposals_in_the_wrong_order": lambda: drafter(
         propose=lambda self, contexts, k: ModelDrafter.propose(self, contexts, k)[::-1]
     ),
-    "a_table_for_all_branches_undeclared": lambda reasoner: Variant(
+    "a_table_for_all_branches_undeclared": lambda: Variant(
         drafter=lambda setup: SharedTable()
     ),
     # rules
-    "a_redraw_after_a_rejection": lambda reasoner: rule(
+    "a_redraw_after_a_rejection": lambda: rule(
         lambda o, p_rows: replace(o, next_probs=lambda: row_after(o, p_rows))
     ),
-    "a_rule_that_is_wrong_from_the_fourth_draft_on": lambda reasoner: Variant(
+    "a_rule_that_is_wrong_from_the_fourth_draft_on": lambda: Variant(
         rule=WrongFromTheFourth, settings={"drafter": "draft"}
     ),
-    "a_rule_that_looks_at_later_drafts": lambda reasoner: Variant(
+    "a_rule_that_looks_at_later_drafts": lambda: Variant(
         rule=ByTheLastDraft, settings={"drafter": "draft"}
     ),
-    "the_targets_rows_overwritten": lambda reasoner: rule(overwrite_the_rows),
-    "a_rule_that_needs_fresh_noise_and_says_not": lambda reasoner: Variant(
+    "the_targets_rows_overwritten": lambda: rule(overwrite_the_rows),
+    "a_rule_that_needs_fresh_noise_and_says_not": lambda: Variant(
         rule=derived(BlockRule, needs_fresh_noise=False),
         settings={"drafter": "draft", "coupling": "shared"},
     ),
 }
 
 SHOWN = {
-    "the_same_key_for_every_pair": lambda reasoner: accepts(
-        lambda pair: uniform(12345) < 0.7
+    "the_same_key_for_every_pair": lambda: accepts(lambda pair: uniform(12345) < 0.7),
+    "the_same_step_again_and_again": lambda: source(
+        lambda tokens: Codec.load("tiny-target").encode("Then Ben has 10 coins.\n\n")
     ),
-    "the_same_step_again_and_again": lambda reasoner: source(
-        lambda tokens: reasoner.codec.encode("Then Ben has 10 coins.\n\n")
-    ),
-    "a_lookup_off_by_one": lambda reasoner: looked_up(last_token_again),
+    "a_lookup_off_by_one": lambda: looked_up(last_token_again),
 }
 
 HARMLESS = {
     # the draft model writes the steps, as for None
-    "a_step_that_never_ends": lambda reasoner: source(lambda tokens: [5] * 9),
+    "a_step_that_never_ends": lambda: source(lambda tokens: [5] * 9),
     # another verifier, only a worse one
 }
 
 FINE = {
-    "a_correct_verifier": lambda reasoner: Variant(Like()),
-    "a_correct_drafter": lambda reasoner: drawn(lambda proposal: proposal),
+    "a_correct_verifier": lambda: Variant(Like()),
+    "a_correct_drafter": lambda: drawn(lambda proposal: proposal),
 }

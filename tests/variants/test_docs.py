@@ -1,9 +1,6 @@
 """docs/variants.md: its examples run, and its table of parts is the code's."""
 
-from __future__ import annotations
-
 import re
-from typing import Any
 
 from tests_root import ROOT
 
@@ -15,7 +12,7 @@ PAGE = (ROOT / "docs" / "variants.md").read_text(encoding="utf-8")
 
 
 def test_the_examples_run_and_keep_their_contracts():
-    names: dict[str, Any] = {"__name__": "guide"}
+    names = {"__name__": "guide"}
     for number, block in enumerate(re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)):
         exec(compile(block, f"docs/variants.md, example {number}", "exec"), names)
     for variant in (

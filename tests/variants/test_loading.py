@@ -1,7 +1,5 @@
 """Variants by name, for --variant."""
 
-from __future__ import annotations
-
 import pytest
 
 from lr.errors import SettingError

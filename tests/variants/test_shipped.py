@@ -1,7 +1,5 @@
 """The variants of the package keep their contracts, and each does what its page says."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

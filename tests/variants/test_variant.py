@@ -1,10 +1,8 @@
 """A variant's parts, in answers of random checkpoints: each is used, and made for each
 answer anew. (What a part may not be or return is in `mistakes_kit.py`.)"""
 
-from __future__ import annotations
-
 import random
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pytest
 import torch
@@ -25,7 +23,6 @@ from lr.spec.token_sd import Drafter
 from lr.spec.variant import (
     PARTS,
     Controller,
-    Progress,
     StepSource,
     Variant,
 )
@@ -34,7 +31,7 @@ from lr.types import Origin
 from lr.watch.scripted import ScriptedRun, shuffled
 
 QUESTION = "How many coins does Ann have?"
-OPTIONS: dict[str, Any] = {
+OPTIONS = {
     "segmenter": "fixed",
     "segment_tokens": 6,
     "max_tokens": 60,
@@ -70,7 +67,7 @@ def test_there_are_six_parts():
 class Zigzag(Controller):
     """Depths in turn; keeps what it was told."""
 
-    heard: ClassVar[list[Progress]] = []
+    heard: ClassVar = []
 
     def __init__(self):
         self.heard.clear()
@@ -183,13 +180,13 @@ class Table(Drafter):
 
     def __init__(self, setup):
         type(self).count += 1
-        self.after: dict[int, int] = {}
+        self.after = {}
 
     def propose(self, contexts, k):
         return [self.chain(c.tokens[-1], min(k, c.limit)) for c in contexts]
 
     def chain(self, token, k):
-        tokens: list[int] = []
+        tokens = []
         while len(tokens) < k and token in self.after:
             token = self.after[token]
             tokens.append(token)

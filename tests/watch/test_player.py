@@ -43,7 +43,6 @@ def test_texts_of_a_trace_are_never_markup():
     assert page.count("</script>") == 2  # the two of the template
     assert "<img" not in page
     stored = re.search(r'id="data">(.*?)</script>', page, re.DOTALL)
-    assert stored is not None
     assert json.loads(stored[1])["question"] == NASTY
     assert as_script_data({"a": "</script>"}) == '{"a":"\\u003c/script>"}'
 

@@ -1,11 +1,7 @@
 """The slides of the lectures: each a figure, a formula or real steps under one sentence
 with notes, without a network; each fits its screen; numbers are those of the figures."""
 
-from __future__ import annotations
-
 import re
-from pathlib import Path
-from typing import Any
 
 import pytest
 import slides
@@ -15,13 +11,13 @@ from lr.spec.protocol import Schedule
 
 
 @pytest.mark.parametrize("name", slides.PAGES)
-def test_a_page_needs_nothing_else(name: str) -> None:
+def test_a_page_needs_nothing_else(name):
     page = slides.PAGES[name]()
     assert page.count("<section") <= 17
     assert not re.findall(r"(?:src|@import|url|<link)\W+(?!data:)\w+:[^\s]*", page)
 
 
-def test_a_sentence_holds_for_what_it_stands_over() -> None:
+def test_a_sentence_holds_for_what_it_stands_over():
     sentences = []
     for _, lecture in slides.lectures().values():
         for slide in lecture:
@@ -37,13 +33,13 @@ def test_a_sentence_holds_for_what_it_stands_over() -> None:
     assert with_draft == without and len(slides.measured()) > 4
 
 
-def test_the_keys_turn_the_slides_and_each_fits_its_screen(tmp_path: Path) -> None:
-    errors: list[str] = []
+def test_the_keys_turn_the_slides_and_each_fits_its_screen(tmp_path):
+    errors = []
     with a_browser() as browser:
         for name in slides.lectures():
             path = tmp_path / f"{name}.html"
             path.write_text(slides.page(name), encoding="utf-8")
-            page: Any = browser.new_page(viewport={"width": 1280, "height": 720})
+            page = browser.new_page(viewport={"width": 1280, "height": 720})
             page.on("pageerror", lambda error: errors.append(str(error)))
             page.goto(path.as_uri())
             count = page.evaluate("slides.length")

@@ -73,7 +73,6 @@ def test_a_forced_verdict_changes_the_text_and_is_marked():
     session.go("end")
     assert text(session) == "a.b.C.D$"
     verdict = session.sides[0].state.emitted[0].verdict
-    assert verdict is not None
     assert verdict.why == f"{FORCED}; else aligned: the same"
     # The past stays as it was.
     while session.due(session.active) != ["0:1"]:
@@ -108,7 +107,6 @@ def test_live_steps_are_the_events_of_lockstep(mode):
 def test_a_fork_computes_nothing_and_copies_nothing(live):
     live.go("verdict")
     source = live.active
-    assert isinstance(source, LiveSource)
     pools = {name: runner.cache.pool for name, runner in source.runners.items()}
     blocks = {name: pool.num_used for name, pool in pools.items()}
     held = {n: c.refcounts for n, c in live.active.state.caches.items()}
@@ -148,7 +146,6 @@ def test_a_what_if_goes_on_alike_until_a_verdict_is_forced(live):
 @BOTH
 def test_forks_in_the_middle_give_all_blocks_back(live):
     source = live.active
-    assert isinstance(source, LiveSource)
     for _ in range(4):
         live.go("verdict")
         live.fork()
