@@ -14,23 +14,22 @@ the two sides and reports what they have written. It runs no model: the engine's
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, TypeAlias
 
 from lr.engine.question import Question
-from lr.engine.side import Side, SourcedDraft, Written
+from lr.engine.side import Side, Written
 from lr.engine.worker import DraftPart
 from lr.result import AnswerStep, Result, whole_characters
 from lr.spec import protocol as messages
-from lr.spec.checks import check_number, check_steps
+from lr.spec.checks import check_number
 from lr.spec.protocol import NodeId, WorkKind
 from lr.spec.scheduler import LookaheadScheduler
 from lr.spec.variant import Controller, Place, Progress
 from lr.spec.verifiers.base import Pair
-from lr.trace import ForwardPass, Stats, Trace, stats_of
+from lr.trace import Stats, Trace, stats_of
 from lr.types import EmittedStep, Role, Verdict, require
 
 Steps: TypeAlias = "Iterator[tuple[Answer, AnswerStep]]"
@@ -57,8 +56,9 @@ class Answer:
 
     `served`: the loop that answers it, not begun; whoever runs that loop for several
     answers has no use for it. `pairs`: draft steps that wait for the verifier, by the
-    node that they lead to. `emitted`: the scheduler's steps; `steps` are those of them
-    that were handed over, with their text.
+    node that they lead to; `places`: those that wait for the variant's step source,
+    likewise. `emitted`: the scheduler's steps; `steps` are those of them that were
+    handed over, with their text.
     """
 
     def __init__(self, question: Question, *, detailed: bool = False) -> None:
@@ -73,6 +73,7 @@ class Answer:
         self.draft_side: DraftPart | None = None
         self.nodes: dict[NodeId, AnswerNode] = {}  # of the live tree
         self.pairs: dict[NodeId, Pair] = {}  # that wait for a verdict
+        self.places: dict[NodeId, Place] = {}  # where a step source is to write
         self.emitted: list[EmittedStep] = []
         self.scheduler = LookaheadScheduler(question.scheduler_config())
         self.controller: Controller | None = question.variant.make("controller")
@@ -202,17 +203,26 @@ class Answer:
         self._carry_out(self.scheduler.handle(event))
 
     def _carry_out(self, commands: Sequence[messages.Command]) -> None:
+        source = self.question.variant.step_source
         for command in commands:
             if self.trace.detailed or isinstance(command, messages.Emit):
                 self.trace.record(command)
             if self.draft_side is not None:
-                self.draft_side.carry_out(self._with_sourced_steps(command))
+                self.draft_side.carry_out(command)
             match command:
                 # The draft's side has begun these steps. Here, room for their tokens.
                 case messages.Draft(node, children):
                     tokens = self.nodes[node].tokens
-                    for child in children:
+                    for sibling, child in enumerate(children):
                         self.nodes[child] = AnswerNode(tokens)
+                        if source is not None and source.offers_steps:
+                            stream = self.question.role_stream(Role.DRAFT)
+                            self.places[child] = Place(
+                                tokens,
+                                len(self.question.prompt),
+                                sibling,
+                                stream.fold_in("source", node.index, sibling),
+                            )
                 case messages.Target():
                     self._begin_target(command)
                 case messages.Judge():
@@ -225,31 +235,8 @@ class Answer:
                     self._emit(command)
                 case messages.Release(node):
                     self.nodes.pop(node, None)
+                    self.places.pop(node, None)
                     self.target_side.close(node)
-
-    def _with_sourced_steps(self, command: messages.Command) -> messages.Command:
-        """The command; if it begins draft steps, with those of a step source, whose time
-        counts as the draft's."""
-        source = self.question.variant.step_source
-        if source is None or not isinstance(command, messages.Draft):
-            return command
-        tokens = self.nodes[command.node].tokens
-        stream = self.question.role_stream(Role.DRAFT)
-        stream = stream.fold_in("source", command.node.index)
-        places = [
-            Place(tokens, len(self.question.prompt), sibling, stream.fold_in(sibling))
-            for sibling in range(len(command.children))
-        ]
-        started = time.perf_counter()
-        steps = source.write(places)
-        seconds = time.perf_counter() - started
-        check_steps(source, steps, len(places), self.question.codec.vocab_size)
-        # None: the draft model writes it; empty: likewise
-        written = tuple(tuple(step or ()) for step in steps)
-        if num_tokens := sum(map(len, written)):
-            forward = ForwardPass(Role.DRAFT, len(places), num_tokens, seconds)
-            self.trace.record(forward)
-        return SourcedDraft(command.node, command.children, command.limit, written)
 
     def _begin_target(self, target: messages.Target) -> None:
         node = target.node

@@ -30,10 +30,11 @@ from lr.engine.answer import Answer
 from lr.engine.question import Question
 from lr.engine.recorder import CacheRecorder
 from lr.engine.runner import ModelRunner, Runners
-from lr.engine.side import DraftSide, Side
+from lr.engine.side import DraftSide, GivenStep, Side
 from lr.engine.worker import DraftPart, DraftWorker
 from lr.errors import SettingError
 from lr.kvcache.branch import Branch, common_length
+from lr.spec.checks import check_steps
 from lr.spec.protocol import NodeId
 from lr.spec.sampling import draw, step_logprobs
 from lr.spec.verifiers.base import NEEDS_READING, Requires, Verifier, verdicts_of
@@ -150,6 +151,7 @@ class Loop:
     def step(self) -> None:
         """Do one piece of work: report finished steps, judge the complete pairs, or run
         a model once. While the target has nothing to do, a worker is waited for."""
+        self._ask_step_source()
         if self.worker is not None:
             self.worker.poll(wait=False)
         if self._take():  # the scheduler may have asked for something else
@@ -172,6 +174,27 @@ class Loop:
             self.worker.poll(wait=True)  # nothing to do here until it reports
         elif draft is None or not draft.busy:
             assert all(answer.scheduler.done for answer in self.live), "nothing goes on"
+
+    def _ask_step_source(self) -> None:
+        """Let a step source write where draft steps have begun, in all answers by one
+        call. Its time counts as the draft's."""
+        due = [(answer, node) for answer in self.live for node in answer.places]
+        if not due:
+            return
+        question = self.live[0].question
+        source = question.variant.step_source
+        assert source is not None
+        places = [answer.places.pop(node) for answer, node in due]
+        started = time.perf_counter()
+        steps = source.write(places)
+        seconds = time.perf_counter() - started
+        check_steps(source, steps, len(places), question.codec.vocab_size)
+        num_tokens = 0
+        for (answer, node), step in zip(due, steps, strict=True):
+            if step and answer.draft_side is not None:  # else the draft model writes it
+                num_tokens += len(step)
+                answer.draft_side.carry_out(GivenStep(node, tuple(step)))
+        self.passed(Role.DRAFT, len(places), num_tokens, seconds)
 
     def _take(self) -> bool:
         """Report finished steps. Whether there were any."""

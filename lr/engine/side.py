@@ -158,12 +158,11 @@ class Side:
             self.close(node)
 
 
-@dataclass(frozen=True)
-class SourcedDraft(Draft):
-    """A `Draft` with the steps of a variant's step source, by alternative; an empty one
-    is the draft model's to write."""
+class GivenStep(NamedTuple):
+    """What a variant's step source writes to `node`, whose draft step has just begun."""
 
-    steps: tuple[tuple[int, ...], ...]
+    node: NodeId
+    tokens: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -199,17 +198,15 @@ class DraftSide(Side):
         self.plan = plan
         self.open(plan.root, plan.prompt)
 
-    def carry_out(self, command: Command) -> None:
+    def carry_out(self, command: Command | GivenStep) -> None:
         """Do the draft's part of a command."""
         match command:
             case Draft(parent, children, limit):
                 for sibling, node in enumerate(children):
                     if node not in self.branches:  # else it was begun ahead
                         self.draft(parent, node, sibling, limit)
-                if isinstance(command, SourcedDraft):
-                    for node, tokens in zip(children, command.steps, strict=True):
-                        # finished without a forward
-                        self.writer.give(self.jobs[node], tokens)
+            case GivenStep(node, tokens):
+                self.writer.give(self.jobs[node], tokens)  # finished without a forward
             case Cancel((WorkKind.DRAFT, node)):
                 self.cancel(node)
             case Emit(emitted, _, node, NodeId() as root) if root != node:

@@ -32,7 +32,7 @@ import torch
 
 from lr.engine.recorder import CacheRecorder
 from lr.engine.runner import Runners
-from lr.engine.side import DraftPlan, DraftSide, Written
+from lr.engine.side import DraftPlan, DraftSide, GivenStep, Written
 from lr.errors import LRError, SettingError
 from lr.model.device import own_stream, start_process
 from lr.spec.protocol import Cancel, Command, Draft, Emit, NodeId, Release, WorkKind
@@ -57,7 +57,7 @@ class Begin:
     detailed: bool
 
 
-Posts = list[tuple[int, DraftPlan | Command | None]]
+Posts = list[tuple[int, DraftPlan | Command | GivenStep | None]]
 """To the worker: what concerns answers, each by its number. None: it is over."""
 
 
@@ -334,7 +334,7 @@ class RemoteSide:
     awaited: set[NodeId] = field(default_factory=set)
     arrived: dict[NodeId, Written] = field(default_factory=dict)
 
-    def carry_out(self, command: Command) -> None:
+    def carry_out(self, command: Command | GivenStep) -> None:
         match command:
             case Draft():
                 self.awaited.update(command.children)
@@ -342,7 +342,7 @@ class RemoteSide:
                 self.awaited.discard(node)
             case Emit() if command.root != command.node:
                 self.arrived.clear()  # a new tree begins
-            case Release():
+            case Release() | GivenStep():
                 pass
             case _:
                 return  # nothing that the draft does

@@ -262,8 +262,11 @@ class Lab:
         variant = Variant()
         if way.variant is not None:
             variant = self._variant(way, way.variant, reasoner)
-        settings = {**variant.settings, **way.options}
-        variant = replace(variant, settings={})
+        # what the way does not override
+        stated = variant.settings.items()
+        settings = {name: value for name, value in stated if name not in way.options}
+        variant = replace(variant, settings=settings)
+        settings = settings | dict(way.options)
         if way.verifier is not None:
             variant = replace(variant, verifier=self.verifier_named(way.verifier))
         mode = way.mode or settings.get("mode", self.mode)

@@ -248,6 +248,7 @@ def compare(run: RunResults, baseline: RunResults) -> tuple[dict[str, Any], list
         )
     answers = []
     per_problem: dict[int, Any] = {}
+    per_sample: dict[int, Any] = {}
     flips = Counter[tuple[bool | None, bool | None]]()
     for key in common:
         pair = run.records[key], baseline.records[key]
@@ -255,6 +256,7 @@ def compare(run: RunResults, baseline: RunResults) -> tuple[dict[str, Any], list
         numbers = np.array(sizes, dtype=float).ravel()
         answers.append(numbers)
         per_problem[key.number] = per_problem.get(key.number, 0) + numbers
+        per_sample[key.sample] = per_sample.get(key.sample, 0) + numbers
         flips[pair[0].get("right"), pair[1].get("right")] += 1
     speedup, interval = speedup_of(list(per_problem.values()))
     tokens, _, base_tokens, _ = sum(answers)
@@ -286,6 +288,11 @@ def compare(run: RunResults, baseline: RunResults) -> tuple[dict[str, Any], list
             f"{lost} answers right in the baseline are wrong here, {won} the other way "
             f"(p = {p:.2g})"
         )
+    if len(per_sample) > 1 and ours.get("variant"):  # it may remember earlier samples
+        samples = [
+            speedup_of([numbers])[0] for _, numbers in sorted(per_sample.items())
+        ]
+        facts.append(f"speedup by sample: {', '.join(map(cell, samples))}")
     middle: tuple[float, ...] | None = None
     if len(each) >= 4:
         middle = tuple(np.nanpercentile(each, (25, 75)).tolist())

@@ -81,9 +81,10 @@ class StepSource:
     (A `Drafter` proposes tokens.) Both methods must be pure functions."""
 
     def write(self, places: Sequence[Place]) -> list[Sequence[int] | None]:
-        """The tokens of a step for each place, in order: all alternatives that begin
-        together. The draft model writes the step instead for None, and for tokens that
-        do not end a step."""
+        """The tokens of a step for each place, in order: all steps that begin together,
+        of all nodes and of all answers in the batch. The draft model writes the step
+        instead for None, and for tokens that do not end a step. The time counts as the
+        draft's."""
         return [None] * len(places)
 
     def goes_on(self, tokens: Sequence[int], logprobs: Sequence[float]) -> bool:
@@ -91,6 +92,11 @@ class StepSource:
         these raw log-probabilities. If not, no draft step comes, and the target writes.
         Asked after every token or round."""
         return True
+
+    @property
+    def offers_steps(self) -> bool:
+        """Whether it has a `write` of its own."""
+        return type(self).write is not StepSource.write
 
     @property
     def gives_up(self) -> bool:
@@ -172,7 +178,9 @@ def _check_given(part: Part, value: Any) -> None:
     is_object = isinstance(value, part.base) and not inspect.isclass(value)
     fits = callable(value) and not is_object if part.made else is_object
     if not fits:
-        expected = "a class or a function that makes one" if part.made else "an object"
+        expected = "a class or a function that makes one"
+        if not part.made:
+            expected = f"an object, such as {getattr(value, '__name__', 'NAME')}(...)"
         raise VariantError(
             f"the variant's {part.field} is {value!r}; expected {expected} (of a class "
             f"derived from {_name(part)})."
@@ -181,7 +189,7 @@ def _check_given(part: Part, value: Any) -> None:
         checked_verifier(value)
     elif isinstance(value, StepSource):
         check_names(part.field, value, StepSource)
-        if type(value).write is StepSource.write and not value.gives_up:
+        if not (value.offers_steps or value.gives_up):
             refuse("step source", value, "nothing", "write or goes_on")
 
 

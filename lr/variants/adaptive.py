@@ -10,8 +10,6 @@ One part: a controller, a new one for each answer. It saves work that would be t
 away. In schedules without a barrier it does not change the emitted steps. `tokens`
 keeps the distribution; with acceptance "match" it keeps every token."""
 
-from __future__ import annotations
-
 import math
 
 from lr.reasoner import Reasoner

@@ -12,8 +12,6 @@ is good enough. Different: SpecCoT trains the draft and lets the target choose b
 prompt that shows all versions. Here the likelihood chooses, and `floor` says what is
 good enough."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -11,11 +11,8 @@ is sure. This costs the time of the target's step, and a draft step that ends ot
 than the target's (cut, or the end of the text) is rejected unseen. With "digits" the
 target writes only after a rejection."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from statistics import fmean
 
 from lr.reasoner import Reasoner
@@ -26,53 +23,35 @@ from lr.variants.scorers import make_scorer
 
 
 class Cascade(Verifier):
-    """`cheap` decides if its score is outside the band (low, high), else `expensive`
-    decides."""
+    """The draft's mean log-probability per token of its own step decides if it is
+    outside the band (low, high), else `expensive` decides."""
 
-    def __init__(
-        self, cheap: Verifier, expensive: Verifier, *, low: float, high: float
-    ) -> None:
+    def __init__(self, expensive: Verifier, *, low: float, high: float) -> None:
         require(low <= high, "(low, high)", (low, high), "low <= high")
-        self.name = f"{cheap.name}>{expensive.name}"
-        self.requires = cheap.requires | expensive.requires  # both may be asked
-        self.cheap = cheap
+        self.name = f"confidence>{expensive.name}"
+        # both may be asked
+        self.requires = Requires.DRAFT_LOGPROBS | expensive.requires
         self.expensive = expensive
         self.low = low
         self.high = high
 
     @property
     def passes(self) -> int:  # type: ignore[override]  # it only counts up
-        return self.cheap.passes + self.expensive.passes
-
-    def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        cheap = [
-            None
-            if verdict.score is None or self.low < verdict.score < self.high  # unsure
-            else replace(verdict, aligned=verdict.score > self.low)  # outside the band
-            for verdict in verdicts_of(self.cheap, pairs)
-        ]
-        # only these cost a call of the expensive one
-        unsure = [pair for pair, sure in zip(pairs, cheap, strict=True) if sure is None]
-        expensive = iter(verdicts_of(self.expensive, unsure))  # one batch
-        # each pair keeps its place
-        return [verdict or next(expensive) for verdict in cheap]
-
-
-class Confidence(Verifier):
-    """The draft's mean log-probability per token of its own step."""
-
-    name = "confidence"
-    requires = Requires.DRAFT_LOGPROBS
-
-    def __init__(self, threshold: float) -> None:
-        self.threshold = threshold
+        return self.expensive.passes
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
         # no draft wrote it: reject
         scores = [fmean(pair.logs(Role.DRAFT) or (-math.inf,)) for pair in pairs]
+        is_unsure = [self.low < score < self.high for score in scores]
+        # only these cost a call of the expensive one
+        unsure = [pair for pair, asks in zip(pairs, is_unsure, strict=True) if asks]
+        expensive = iter(verdicts_of(self.expensive, unsure))  # one batch
+        # each pair keeps its place
         return [
-            Verdict(score >= self.threshold, f"{score:.3f} nats per token", score)
-            for score in scores
+            next(expensive)
+            if asks
+            else Verdict(score > self.low, f"{score:.3f} nats per token", score)
+            for score, asks in zip(scores, is_unsure, strict=True)
         ]
 
 
@@ -85,7 +64,5 @@ def confidence_cascade(
     scorer: str | None = None,
 ) -> Variant:
     """Accept from `high` nats on, reject up to `low`, else ask the scorer."""
-    cheap = Confidence(high)
-    expensive = make_scorer(reasoner, scorer, threshold)
-    cascade = Cascade(cheap, expensive, low=low, high=high)
+    cascade = Cascade(make_scorer(reasoner, scorer, threshold), low=low, high=high)
     return Variant(cascade, settings={"depth": 1, "schedule": "sync"})

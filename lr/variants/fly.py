@@ -14,8 +14,6 @@ temperature above 0 a match is the target's likeliest token, as in the paper's g
 setting, while the token after the drafts is drawn.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 from torch import Tensor

@@ -8,8 +8,6 @@ The name is that of a function, which gets the reasoner and the parameters and r
 `Variant`; or of a class of one part, such as a verifier.
 """
 
-from __future__ import annotations
-
 import ast
 import inspect
 from collections.abc import Callable
@@ -91,10 +89,8 @@ def _make_variant(
     is_class = inspect.isclass(member)
     parts = [part for part in PARTS if is_class and issubclass(member, part.base)]
     require(parts != [], named, member, expected)
-    make = partial(member, **parameters) if parameters else member
-    values: dict[str, Any] = {part.field: make for part in parts}
-    # verifier and step source are one object for all answers
-    objects = [part.field for part in parts if not part.made]
-    if objects:
-        values |= dict.fromkeys(objects, make_part(named, make))
-    return Variant(**values)
+    make: Any = partial(member, **parameters) if parameters else member
+    return Variant(
+        # verifier and step source are objects, for all answers
+        **{p.field: make if p.made else make_part(named, make) for p in parts}
+    )

@@ -14,8 +14,6 @@ paper's sentences are tokens here, and smooth means that the cosine of neighbour
 states is at least `floor`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

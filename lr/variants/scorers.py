@@ -8,8 +8,6 @@
 `None` means the judge if the target names one, else `digits`. The tiny targets have not
 learnt to rate with a digit, so with `digits` no step of theirs is accepted."""
 
-from __future__ import annotations
-
 from copy import copy
 
 from lr.engine.verifiers import VerifierChoice, asked_model, own_judge
@@ -37,23 +35,17 @@ def make_scorer(
     )
     if threshold is None:
         threshold = SCORE_THRESHOLDS[kind]
-    if kind == "judge":
-        judge = copy(judge_of(reasoner))  # shares the model and the cached prompts
-        judge.threshold = threshold
-        return judge
-    target = asked_model(reasoner.engine.target_model, codec)
-    likeliest = ScoreReading.LIKELIEST  # the digit it would write
-    return ScoreVerifier(target, threshold=threshold, reading=likeliest)
-
-
-def judge_of(reasoner: Reasoner) -> JudgeVerifier:
-    """The reasoner's judge; if its verifier is another, the one that the target
-    names."""
-    if isinstance(reasoner.verifier, JudgeVerifier):
-        return reasoner.verifier
-    target = reasoner.engine.target_model
-    loader = reasoner.engine.loader
-    choice = VerifierChoice("judge", reasoner.codec, None, target.device, loader)
-    judge = choice.build(target)
-    assert isinstance(judge, JudgeVerifier)
+    engine = reasoner.engine
+    target = engine.target_model
+    if kind == "digits":
+        asked = asked_model(target, codec)
+        # the digit it would write
+        return ScoreVerifier(asked, threshold=threshold, reading=ScoreReading.LIKELIEST)
+    judge = reasoner.verifier
+    if not isinstance(judge, JudgeVerifier):  # the one that the target names
+        choice = VerifierChoice("judge", codec, None, target.device, engine.loader)
+        judge = choice.build(target)
+        assert isinstance(judge, JudgeVerifier)
+    judge = copy(judge)  # shares the model and the cached prompts
+    judge.threshold = threshold
     return judge

@@ -12,8 +12,6 @@ whose target cannot score, the judge does; it compares with the target's own ste
 target step is saved. The paper alternates, one step ahead; a depth above 1 is Lookahead
 Reasoning's addition."""
 
-from __future__ import annotations
-
 from lr.reasoner import Reasoner
 from lr.spec.variant import Variant
 from lr.variants.scorers import make_scorer

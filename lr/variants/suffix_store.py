@@ -1,8 +1,8 @@
 """A store of earlier answers, after SuffixDecoding (arXiv 2411.04975): what followed the
 last tokens before is proposed again.
 
-    lr run ... --variant suffix_store
-    lr generate --variant "suffix_store(longest=32)"
+    lr run --n_samples 8 --variant suffix_store ...
+    lr experiment speedup --repeats 8 --variant suffix_store   # cold and warm, by sample
 
 The longest ending of the text that stands in an earlier answer, or earlier in this one,
 is continued from there. One part: a drafter with `memory`. The first answer has only its
@@ -13,11 +13,8 @@ paper keeps suffix trees with counts and weighs continuations; here the latest o
 taken, found by a search of the text. It drafts no more tokens than have matched.
 """
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from lr.kvcache.branch import Branch
 from lr.reasoner import Reasoner
@@ -64,6 +61,9 @@ def suffix_store(reasoner: Reasoner, *, longest: int = 24) -> Variant:
     """Look up endings of 2 to `longest` tokens; no draft model is needed."""
     # of this variant: a new process, or a cold way of the bench, has an empty one
     store: list[int] = []
-    settings: dict[str, Any] = {"acceptance": "match", "drafter": "ngram"}
-    settings["num_speculative_tokens"] = 16
+    settings = {
+        "acceptance": "match",
+        "drafter": "ngram",
+        "num_speculative_tokens": 16,
+    }
     return Variant(drafter=lambda setup: SuffixStore(store, longest), settings=settings)

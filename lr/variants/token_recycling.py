@@ -11,8 +11,6 @@ The table is shared by the branches of an answer, so only acceptance "match" kee
 output independent of the batch. Different: the paper's tree is fixed and has 80 nodes;
 here `branching` says how wide each level is."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from torch import Tensor

@@ -311,17 +311,26 @@ class Letters(StepSource):
         return [[5 + place.stream.key(0) % 6, 0] for place in places]
 
 
-def test_a_step_source_writes_all_alternatives_at_once_and_its_time_counts():
+def test_a_step_source_writes_all_that_is_due_in_one_call_and_its_time_counts():
     source = Letters()
-    answer = ask(toy_engine(), "bacdbb", variant=Variant(step_source=source), width=2)
-    emitted(answer)
-    for first, second in source.batches:
-        assert (first.sibling, second.sibling, first.prompt) == (0, 1, 6)
-        assert first.tokens == second.tokens and first.stream != second.stream
-    passes = [e for _, e in answer.trace.events if isinstance(e, ForwardPass)]
-    batches = [e for e in passes if (e.role, e.tokens) == (Role.DRAFT, 4)]
-    assert len(batches) == len(source.batches) > 0
-    assert all(event.seconds > 0 for event in batches)
+    engine = toy_engine()
+    ways = {"variant": Variant(step_source=source), "width": 2}
+    alone = [emitted(ask(engine, question, **ways)) for question in QUESTIONS[:2]]
+    source.batches.clear()
+    together = [ask(engine, question, **ways) for question in QUESTIONS[:2]]
+    for _ in engine.serve(together, concurrency=2):
+        pass
+    assert [answer.emitted for answer in together] == alone
+    # Two alternatives after the prompts, then after all nodes of a level.
+    levels = [4, 8, 16, 32]
+    assert [len(batch) for batch in source.batches[:4]] == levels
+    first, second, *_ = source.batches[0]
+    assert (first.sibling, second.sibling, first.prompt) == (0, 1, 3)
+    assert first.stream != second.stream
+    passes = events_of(together[0], ForwardPass, Role.DRAFT)
+    calls = [event for event in passes if event.tokens == 2 * event.branches]
+    assert [event.branches for event in calls[:4]] == levels
+    assert all(event.seconds > 0 for event in calls)
 
 
 def events_of(answer, kind, role=Role.TARGET):

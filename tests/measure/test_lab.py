@@ -57,7 +57,8 @@ class Breaks(Drafter):
 
 
 def remembers(reasoner):
-    return Variant(drafter=lambda setup: Declared(), settings={"acceptance": "match"})
+    settings = {"acceptance": "match", "drafter": "ngram"}
+    return Variant(drafter=lambda setup: Declared(), settings=settings)
 
 
 def hides(reasoner):
@@ -111,6 +112,8 @@ def test_a_memory_gains_nothing_cold_and_shows_in_a_row_of_its_own(lab):
     assert per_pass(plain) == per_pass(cold) == [1.0] * 6
     assert per_pass(warm)[0] == 1.0, "the first answer of all remembers nothing"
     assert max(per_pass(warm)) > 1.5, "the same question again"
+    for result in (cold, warm):
+        assert any("by sample" in fact for fact in result.summary.facts)
 
 
 def test_a_memory_that_is_not_declared_gains_nothing(lab):

@@ -1,5 +1,6 @@
 """Verifiers: the contract that all keep, those that run no model, and names."""
 
+from dataclasses import replace
 from math import nan, sqrt
 from pathlib import Path
 
@@ -66,7 +67,6 @@ MAKERS = {
     "likelihood": lambda: LikelihoodVerifier(-5.0),
     "numbers": lambda: NumbersVerifier(codec().decode),
     "embedding": lambda: EmbeddingVerifier(letters, codec().decode, threshold=0.9),
-    "cascade": lambda: Cascade(LikelihoodVerifier(-5.0), judge(), low=-5.5, high=-4.5),
 }
 
 
@@ -186,13 +186,15 @@ def test_a_real_encoder_tells_close_texts_from_others():
 
 
 def test_the_cascade_asks_the_expensive_one_within_its_band():
-    scores = dict(zip("abcdef", [0.1, 0.2, 0.21, 0.79, 0.8, None], strict=True))
-    cheap = Says({name: Verdict(False, "x", score) for name, score in scores.items()})
-    expensive = Says({"c": YES, "d": NO, "f": YES})
-    cascade = Cascade(cheap, expensive, low=0.2, high=0.8)
-    verdicts = cascade.judge([pair(name, "x") for name in "abcdef"])
-    assert [v.aligned for v in verdicts] == [False, False, True, False, True, True]
-    assert expensive.texts == ["c", "d", "f"]
+    logs = [(-0.9,), (-0.8,), (-0.7, -0.8), (-0.21,), (-0.2,), ()]
+    pairs = [
+        replace(pair(name, "x"), draft_logprobs=draft_logprobs)
+        for name, draft_logprobs in zip("abcdef", logs, strict=True)
+    ]
+    expensive = Says({"c": YES, "d": NO})
+    verdicts = Cascade(expensive, low=-0.8, high=-0.2).judge(pairs)
+    assert [v.aligned for v in verdicts] == [False, False, True, False, True, False]
+    assert expensive.texts == ["c", "d"]
 
 
 @pytest.mark.parametrize("answer", [None, [], [True], [YES, YES], (YES,)])

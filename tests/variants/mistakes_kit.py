@@ -335,6 +335,9 @@ REFUSED = {
 
 RAISED = {
     "an_exception": lambda: accepts(lambda pair: 1 / 0),
+    "a_choice_by_scores_that_may_be_missing": lambda: chooser(
+        lambda verdicts: sorted(v.score for v in verdicts) and None
+    ),
     "pairs_that_are_consumed": lambda: verifier(judge=consume),
     "a_forgotten_requires": lambda: verifier(requires=Requires.TARGET_STEP),
     "a_rule_that_forgets_certain_drafts": lambda: Variant(

@@ -5,8 +5,7 @@ import pytest
 from lr.errors import SettingError
 from lr.reasoner import Reasoner
 from lr.spec.checks import VariantError
-from lr.spec.variant import Variant
-from lr.variants.loading import VARIANTS, load_variant
+from lr.variants.loading import load_variant
 
 PLUGIN = """
 from lr.spec.acceptance import AcceptanceRule, RejectRule
@@ -146,8 +145,3 @@ def test_a_part_without_its_name_is_refused(reasoner, plugin):
 def test_a_plugins_own_exception_keeps_its_traceback(reasoner, plugin):
     with pytest.raises(RuntimeError, match="no such luck"):
         load_variant(f"{plugin}:fails", reasoner)
-
-
-@pytest.mark.parametrize("name", VARIANTS)
-def test_every_variant_of_the_package_loads(reasoner, name):
-    assert isinstance(load_variant(name, reasoner), Variant)

@@ -15,7 +15,7 @@ from lr import page_engine
 from lr.errors import SettingError
 from lr.model.quantize import Quantised
 from lr.reasoner import Reasoner
-from lr.spec.acceptance import MatchRule
+from lr.spec.checks import VariantError
 from lr.spec.proposal import Proposal
 from lr.spec.protocol import Limits, Schedule, SchedulerConfig
 from lr.spec.segmenters import FixedSegmenter
@@ -59,6 +59,11 @@ def test_there_are_six_parts():
     assert len(PARTS) == 6
     fields = set(Variant.__dataclass_fields__)
     assert {part.field for part in PARTS} == fields - {"settings", "name", "file"}
+
+
+def test_a_class_in_place_of_an_object_is_refused_with_the_call_that_is_missing():
+    with pytest.raises(VariantError, match=r"such as RandomVerifier\(...\)"):
+        Variant(RandomVerifier)
 
 
 # Steps
@@ -209,13 +214,6 @@ def test_a_drafter_learns_from_every_verification(answer):
         assert result.tokens == plain.tokens
         assert result.stats.rounds.accepted > 0
     assert Table.count == before + 2, "one for each answer"
-
-
-def test_a_rule_is_used_as_if_it_were_named(answer):
-    named = answer(mode="sd", acceptance="match")
-    result = answer(variant=Variant(rule=MatchRule))
-    assert result.tokens == named.tokens
-    assert result.stats.target_passes == named.stats.target_passes
 
 
 # The target as its own draft

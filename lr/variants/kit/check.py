@@ -9,8 +9,6 @@ A check never stops at the first fault: `Findings` collects what holds and what 
 not. An exception of the variant's own code is raised as it is.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -111,16 +109,16 @@ def idle_parts(variant: Variant, results: Sequence[Result]) -> list[str]:
     rounds = stats.rounds
     tokens = f"{rounds.accepted} of {rounds.drafted} proposed tokens kept"
 
+    cuts = f"{cut} of {len(steps)} steps were cut"
     idle = {
-        "verifier": (stats.accepted in (0, stats.judged), kept),
-        "segmenter": (2 * cut > len(steps), f"{cut} of {len(steps)} steps were cut"),
-        "step_source": (stats.accepted == 0, kept),
-        "drafter": (rounds.accepted == 0, tokens),
-        "rule": (rounds.accepted == 0, tokens),
+        "verifier": kept if stats.accepted in (0, stats.judged) else None,
+        "segmenter": cuts if 2 * cut > len(steps) else None,
+        "step_source": None if stats.accepted else kept,
+        "drafter": None if rounds.accepted else tokens,
+        "rule": None if rounds.accepted else tokens,
     }
     return [
-        f"{part.field}: {remark}"
+        f"{part.field}: {idle[part.field]}"
         for part in variant.replaced
-        for is_idle, remark in [idle.get(part.field, (False, ""))]
-        if is_idle
+        if idle.get(part.field)
     ]

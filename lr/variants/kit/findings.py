@@ -1,7 +1,5 @@
 """What the kit finds out about a part, and the question that all parts are asked."""
 
-from __future__ import annotations
-
 import operator
 import random
 from collections.abc import Callable, Sequence

@@ -4,8 +4,6 @@
 or a step source; what makes a controller or a segmenter.
 """
 
-from __future__ import annotations
-
 import gc
 import math
 import random
@@ -21,21 +19,11 @@ from lr.rng import Stream
 from lr.spec.checks import check_bool, check_choice, check_number, check_steps
 from lr.spec.protocol import Limits, Schedule, SchedulerConfig
 from lr.spec.variant import Controller, Place, Progress, StepSource
-from lr.spec.verifiers.base import (
-    Pair,
-    Requires,
-    Verifier,
-    verdicts_of,
-)
+from lr.spec.verifiers.base import Pair, Requires, Verifier, verdicts_of
 from lr.spec.write import Segmenter, TokenBytes
 from lr.theory.step_law import largest_difference, step_law
 from lr.types import Finish, Step, Verdict
-from lr.variants.kit.findings import (
-    EOS,
-    VOCAB_SIZE,
-    Findings,
-    same_everywhere,
-)
+from lr.variants.kit.findings import EOS, VOCAB_SIZE, Findings, same_everywhere
 from lr.variants.kit.tokens import EXACT, HIDDEN_SIZE, random_rows
 
 
@@ -188,8 +176,10 @@ def random_alternatives() -> list[Alternatives]:
     places = []
     for _ in range(60):
         drafts = [random_step(chance, 4) for _ in range(chance.randint(1, 4))]
+        # a step that is rejected by its form has no score
         verdicts = [
-            Verdict(chance.random() < 0.5, "kit", chance.random()) for _ in drafts
+            Verdict(score > 0.5, "kit", score if score > 0.25 else None)
+            for score in (chance.random() for _ in drafts)
         ]
         places.append((drafts, verdicts))
     return places
