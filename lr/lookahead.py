@@ -294,8 +294,8 @@ class Lookahead:
             due = not node.target_row and node.index - self.first <= deepest
             if due and len(rows) < most_rows:
                 stream = self.target_writer.stream.fold_in(node.index)
-                row = node.target_branch, stream, node.limit
-                node.target_row = self.target_writer.begin(*row)
+                branch = node.target_branch
+                node.target_row = self.target_writer.begin(branch, stream, node.limit)
                 rows.append(node.target_row)
         return drafting, rows
 

@@ -234,8 +234,8 @@ def defined(module):
             names.append(node.name)
         elif isinstance(node, ast.Assign | ast.AnnAssign):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            found = [each for target in targets for each in ast.walk(target)]
-            names += [each.id for each in found if isinstance(each, ast.Name)]
+            parts = [part for target in targets for part in ast.walk(target)]
+            names += [part.id for part in parts if isinstance(part, ast.Name)]
     return [name for name in names if name != "T" and not name.startswith("_")]
 
 

@@ -322,7 +322,6 @@ def begin_correction(answer: Answer, node: NodeId, before: Tensor) -> None:
     length = len(answer.nodes[parent].tokens) + len(begun)
     runner.rewind(branch, length - 1)  # what both steps have in common
     branch.append(begun[-1])
-    runner.swap(
-        answer.target_side.branches[parent], branch
-    )  # that held the prefix alone
+    prefix_branch = answer.target_side.branches[parent]
+    runner.swap(prefix_branch, branch)
     answer.nodes[parent].begun = begun

@@ -262,11 +262,10 @@ class Lab:
         variant = Variant()
         if way.variant is not None:
             variant = self._variant(way, way.variant, reasoner)
-        # what the way does not override
-        stated = variant.settings.items()
-        settings = {name: value for name, value in stated if name not in way.options}
-        variant = replace(variant, settings=settings)
-        settings = settings | dict(way.options)
+        # The way's options override the variant's settings.
+        stated = {n: v for n, v in variant.settings.items() if n not in way.options}
+        variant = replace(variant, settings=stated)
+        settings = {**stated, **way.options}
         if way.verifier is not None:
             variant = replace(variant, verifier=self.verifier_named(way.verifier))
         mode = way.mode or settings.get("mode", self.mode)

@@ -74,9 +74,12 @@ class Codec:
         for stated in (config, generation_config):  # either may name some
             ids = stated.get("eos_token_id")
             eos_ids += ids if isinstance(ids, list) else [ids]
-        shared = like is not None and same_files(directory, like.name)
+        if like is not None and same_files(directory, like.name):
+            tokenizer = like.tokenizer
+        else:
+            tokenizer = _load_tokenizer(directory)
         codec = cls(
-            like.tokenizer if like and shared else _load_tokenizer(directory),
+            tokenizer,
             name=name,
             eos_ids=eos_ids,
             generation_config=generation_config,

@@ -1,5 +1,6 @@
 """Weights in 8 or 4 bits, for a draft that costs less. `replace_matrices` replaces the
-matrices of a model before `weights.fill` brings their rows.
+matrices of a model before `weights.fill` brings their rows; `load_pieces` alone imports
+this file.
 
 A pass of one row costs the time of reading the weights, so it gets quicker as they get
 smaller. The kernels are PyTorch's, for CPUs. Their cost grows with the rows: up to
@@ -45,7 +46,8 @@ class Quantised(Linear):
 
     @torch.no_grad()
     def take(self, first: int, weight: Tensor) -> None:
-        """Quantise rows first, first + 1, ... of W. `first`: a multiple of 256."""
+        """Quantise rows first, first + 1, ... of W. `first`: a multiple of
+        `ROWS_AT_A_TIME`, because the kernel packs rows in blocks."""
         for rows in weight.split(ROWS_AT_A_TIME):
             part = slice(first, first + len(rows))
             self.weight[part], self.scale[part] = self.quantised(
@@ -113,12 +115,14 @@ QUANTISED_KINDS: dict[str, type[Quantised]] = {"int8": Int8Linear, "int4": Int4L
 
 
 @torch.no_grad()
-def quantize(model: CausalLM, weights: str) -> None:
-    """Quantise the matrices of a model, the head included. Raises `SettingError`
-    without kernels."""
+def quantize(model: CausalLM, weights: str) -> dict[str, Quantised]:
+    """As `replace_matrices`, for a model whose weights are there: the new matrices take
+    them."""
     parameters = dict(model.named_parameters())
-    for name, matrix in replace_matrices(model, weights).items():
+    matrices = replace_matrices(model, weights)
+    for name, matrix in matrices.items():
         matrix.take(0, parameters[name])
+    return matrices
 
 
 def replace_matrices(model: CausalLM, weights: str) -> dict[str, Quantised]:

@@ -23,7 +23,6 @@ from lr.model.config import ModelConfig, read_config
 from lr.model.device import find_device
 from lr.model.files import StoredTensor, open_tensors, read_json, resolve
 from lr.model.layers import bfloat16_unit
-from lr.model.quantize import Quantised, quantize, replace_matrices
 from lr.model.qwen import CausalLM, Network
 from lr.registry import Checkpoint, dummies
 from lr.types import require
@@ -39,7 +38,8 @@ HEAD_KEY = "lm_head.weight"
 BUFFERS = (".inv_freq", ".cos_cached", ".sin_cached")
 """Ends of keys that older versions of transformers stored. They follow from config.json."""
 ROWS = 2048
-"""Of a parameter that are read at a time: what is mapped is memory of the process."""
+"""The rows of a parameter that are read at a time, as pages of a file that are read count
+as memory of the process. A multiple of `quantize.ROWS_AT_A_TIME`."""
 LARGE = 50_000_000
 """With at most so many weights a model stays in the caches of a processor, and float32
 is quicker. Beyond, every pass reads the weights from memory, where bfloat16 is half as
@@ -156,13 +156,15 @@ def load_pieces(
     make = partial(network, config)
     dtype = dtype or stored_dtype(directory or source)
     model = CausalLM.materialised(make, dtype, device)
-    weights = checkpoint.weights
+    matrices: Mapping[str, Any] = {}
     if directory is None:
         dummies().fill_dummy(model)
-        if weights is not None:
-            quantize(model, weights)
-    else:
-        matrices = {} if weights is None else replace_matrices(model, weights)
+    if checkpoint.weights is not None:
+        from lr.model.quantize import quantize, replace_matrices
+
+        make_few_bits = quantize if directory is None else replace_matrices
+        matrices = make_few_bits(model, checkpoint.weights)
+    if directory is not None:
         report = None if progress is None else partial(progress, str(source))
         fill(model, directory, take(config), report, matrices)
         # resolved once: a hub id may be looked up online
@@ -184,7 +186,7 @@ def fill(
     directory: Path,
     wanted: list[Piece],
     report: Callable[[int, int], None] | None,
-    matrices: Mapping[str, Quantised],
+    matrices: Mapping[str, Any],
 ) -> None:
     """Copy the wanted pieces of a checkpoint into a model's parameters. `matrices`: by
     the name of a weight, the quantised matrix that takes its rows."""
@@ -196,7 +198,8 @@ def fill(
     inference = torch.is_inference_mode_enabled()  # each thread has its own mode
 
     def read(piece: Piece, first: int) -> Any:
-        """Rows first .. first + ROWS - 1 of the parameter, as far as they are its."""
+        """Rows first .. first + ROWS - 1 of the parameter, as far as the piece has
+        them."""
         rows = range(piece.shape[0])[piece.slices[0]]  # a rank's part of the tensor
         rows = rows[max(first - piece.first, 0) : max(first + ROWS - piece.first, 0)]
         return tensors[piece.key][slice(rows.start, rows.stop), *piece.slices[1:]]
