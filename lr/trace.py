@@ -51,6 +51,14 @@ class VerifierCall:
 
 
 @dataclass(frozen=True, slots=True)
+class SourceCall:
+    """A variant's step source was asked for `steps` draft steps."""
+
+    steps: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class TokenRound:
     """One round of token-level speculation on one branch. Of `proposed` draft tokens
     (nodes of a tree `depth` deep) the rule `accepted` some and added one token;
@@ -117,7 +125,7 @@ class Ended:
     why: str = ""
 
 
-Statistic = ForwardPass | StepWritten | TokenRound | VerifierCall | Emit
+Statistic = ForwardPass | StepWritten | TokenRound | VerifierCall | SourceCall | Emit
 """Always recorded."""
 RunEvent = Message | Statistic | TokenWritten | Ended
 
@@ -199,6 +207,7 @@ class Stats:
     rounds: TokenRounds = TokenRounds()
     verifier_passes: int = 0
     unjudged: int = 0
+    source_seconds: float = 0.0  # of a variant's step source
 
     def __add__(self, stats: Stats) -> Stats:
         names = [field.name for field in fields(Stats)]
@@ -259,6 +268,7 @@ def stats_of(timed: Sequence[tuple[float, object]]) -> Stats:
         rounds=TokenRounds.of(rounds),
         verifier_passes=sum(e.passes for e in events if isinstance(e, VerifierCall)),
         unjudged=len(failures(events)),
+        source_seconds=sum(e.seconds for e in events if isinstance(e, SourceCall)),
     )
 
 

@@ -4,7 +4,8 @@
     python scripts/way_of_an_answer.py --write    # put it into docs/algorithm.md
 
 A station is a call from one file into another that gets an object of this answer: its
-question, its scheduler, one of its sides, a step that is being written. What only
+question, its scheduler, its sides, a step that is being written. Where both sides get
+the same call, it is one station. What only
 computes (models, sampling, the verifier) gets tokens and tensors, and is no station; nor
 is reading the question or a step, which are values.
 """
@@ -35,14 +36,14 @@ OWN = (Question, Answer, LookaheadScheduler, Side, StepJob)
 
 @dataclass(frozen=True)
 class Station:
-    """A call of `function` in `file` (its definition is at `line`), from `caller`, with
-    an object of class `gets`."""
+    """A call of `function` in `file` (a definition is at `line`), from `caller`, with
+    an object of one of the classes `gets`."""
 
     caller: str
     file: str
     line: int
     function: str
-    gets: str
+    gets: list[str]
 
 
 def way() -> list[Station]:
@@ -66,10 +67,9 @@ def way() -> list[Station]:
                 continue  # a value is read
             if own:
                 place = (caller, file, code.co_name)
-                line = code.co_firstlineno
-                stations.setdefault(
-                    place, Station(caller, file, line, code.co_qualname, own[0])
-                )
+                station = Station(*place[:2], code.co_firstlineno, code.co_name, [])
+                gets = stations.setdefault(place, station).gets
+                gets.extend({own[0]}.difference(gets))
                 return
 
     with Reasoner() as reasoner:
@@ -92,7 +92,8 @@ def table(stations: list[Station]) -> str:
     lines = ["||from|to|there|gets|", "|-|-|-|-|-|"]
     for number, s in enumerate(stations, 1):
         place = f"[{s.file}:{s.line}](../lr/{s.file}#L{s.line})"
-        lines.append(f"|{number}|{s.caller}|{place}|`{s.function}`|{s.gets}|")
+        gets = ", ".join(s.gets)
+        lines.append(f"|{number}|{s.caller}|{place}|`{s.function}`|{gets}|")
     return "\n".join(lines) + "\n"
 
 

@@ -312,7 +312,9 @@ class VariantChoice:
     def load(self, reasoner: Reasoner) -> Variant | None:
         from lr.variants.loading import load_variant
 
-        return None if self.variant is None else load_variant(self.variant, reasoner)
+        if self.variant is None:
+            return None
+        return load_variant(self.variant, reasoner, anew=True)
 
 
 def spread(

@@ -5,7 +5,7 @@ resumes where it stopped."""
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -31,6 +31,7 @@ from lr.watch.words import summary
 if TYPE_CHECKING:
     from lr.measure.running import Evaluation
     from lr.model.device import DeviceMap
+    from lr.spec.variant import Variant
 
 OFFICIAL = ("Qwen/Qwen3-32B", "Qwen/Qwen3-1.7B", "Qwen/Qwen2.5-7B-Instruct")
 """Target, draft, judge: the defaults of the official tool."""
@@ -255,7 +256,7 @@ class RunCommand:
                     f"mode {mode}: {total} answers to {len(items)} problems, {done} of "
                     f"them there already; results in {store.path}"
                 )
-                watch(evaluation, notes)
+                watch(evaluation, notes, lambda: self.choice.load(reasoner))
             if samples := write_samples(store, items):
                 notes.print(f"programs for the benchmark's grader: {samples}")
         console().print(store.path)
@@ -324,7 +325,9 @@ def tally_line(rights: Sequence[bool | None], stats: Stats) -> str:
     return ", ".join(parts)
 
 
-def watch(evaluation: Evaluation, notes: Console) -> None:
+def watch(
+    evaluation: Evaluation, notes: Console, load: Callable[[], Variant | None]
+) -> None:
     """Run an evaluation to its end with a progress bar, then print a summary: accuracy
     with earlier answers, statistics of this start. Its seconds are of the wall, with
     the warm-up, over all problems together."""
@@ -338,7 +341,11 @@ def watch(evaluation: Evaluation, notes: Console) -> None:
             progress("answers", len(keys), len(rights)) as advance,
             closing(evaluation.run()) as records,
         ):
-            evaluation.warm_up()
+            if evaluation.warm_up():  # a new memory does not begin with these tokens
+                fresh = load()
+                assert fresh is not None and evaluation.variant is not None
+                drafter = fresh.drafter
+                evaluation.variant = replace(evaluation.variant, drafter=drafter)
             for record in records:
                 rights.append(record["right"])
                 stats += convert(record["stats"], Stats)

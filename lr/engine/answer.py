@@ -15,12 +15,11 @@ the two sides and reports what they have written. It runs no model: the engine's
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, TypeAlias
 
 from lr.engine.question import Question
-from lr.engine.side import Side, Written
+from lr.engine.side import TargetSide
 from lr.engine.worker import DraftPart
 from lr.result import AnswerStep, Result, whole_characters
 from lr.spec import protocol as messages
@@ -34,19 +33,6 @@ from lr.types import EmittedStep, Role, Verdict, require
 
 Steps: TypeAlias = "Iterator[tuple[Answer, AnswerStep]]"
 """Each step, once it is decided, with its answer."""
-
-
-@dataclass
-class AnswerNode:
-    """A node: the tokens of its prefix, prompt included. `drafted`: the draft step that
-    leads here; `targeted`: the target's own step from here. `begun`: the first tokens of
-    that step, if they are decided: by the reading of a rejected draft step, or by a
-    verdict that keeps some of its tokens."""
-
-    tokens: tuple[int, ...]
-    drafted: Written | None = None
-    targeted: Written | None = None
-    begun: tuple[int, ...] = ()
 
 
 class Answer:
@@ -69,15 +55,13 @@ class Answer:
         self.served: Steps | None = None
         self._held = b""  # the beginning of a character that is not complete yet
 
-        self.target_side: Side  # and `draft_side`: set by `begin`
+        self.target_side: TargetSide  # and `draft_side`: set by `begin`
         self.draft_side: DraftPart | None = None
-        self.nodes: dict[NodeId, AnswerNode] = {}  # of the live tree
         self.pairs: dict[NodeId, Pair] = {}  # that wait for a verdict
         self.places: dict[NodeId, Place] = {}  # where a step source is to write
         self.emitted: list[EmittedStep] = []
         self.scheduler = LookaheadScheduler(question.scheduler_config())
         self.controller: Controller | None = question.variant.make("controller")
-        self.max_draft_tokens: int | None = None  # a round, in later target steps
         self._stats = Stats()  # of the first `_num_counted` events, for the controller
         self._num_counted = 0
 
@@ -137,34 +121,22 @@ class Answer:
 
     # Carrying out the scheduler's commands
 
-    def begin(self, target: Side, draft: DraftPart | None) -> None:
-        """Open the prompt and carry out the first commands."""
-        root = self.scheduler.root.id
-        self.nodes[root] = AnswerNode(self.question.prompt)
+    def begin(self, target: TargetSide, draft: DraftPart | None) -> None:
+        """Carry out the first commands."""
         self.target_side = target
         self.draft_side = draft
-        target.open(root, self.question.prompt)  # uncomputed; the first step reads it
         self._carry_out(self.scheduler.start())
 
     def take(self) -> bool:
         """Report finished steps to the scheduler, which ignores cancelled ones. Whether
         there were any."""
-        # 1. Draft steps: their nodes now have a prefix.
         drafted = [] if self.draft_side is None else self.draft_side.take()
         for written in drafted:
-            node = self.nodes.get(written.node)
-            # No node: the draft was cancelled. No step: it was given up.
-            if node is not None and written.step is not None:
-                node.tokens += written.step.tokens
-                node.drafted = written
+            self.target_side.hear(written)
             self._report(messages.Drafted(written.node, written.step))
-        # 2. The target's own steps.
         targeted = self.target_side.take()
         for written in targeted:
             assert written.step is not None, "only a draft step is given up"
-            # No node: an earlier one of these steps has ended its tree.
-            if written.node in self.nodes:
-                self.nodes[written.node].targeted = written
             self._report(messages.Targeted(written.node, written.step))
         return bool(drafted or targeted)
 
@@ -176,25 +148,10 @@ class Answer:
     def end(self) -> None:
         """Stop all work and close all branches, in any state of the answer."""
         self.pairs.clear()
-        self.nodes.clear()
         self.target_side.end()
         if self.draft_side is not None:
             self.draft_side.end()
         self.trace.events.sort(key=itemgetter(0))  # a worker's events came late
-
-    def parent(self, node: NodeId) -> NodeId:
-        """The node at which the draft step to `node` begins."""
-        return node.parent(self.scheduler.config.width)
-
-    def fork_target(self, node: NodeId) -> None:
-        """Make the target's branch of `node`, if there is none: its parent's, followed
-        by the draft step."""
-        if node in self.target_side.branches:
-            return
-        parent = self.parent(node)
-        self.fork_target(parent)  # may lack a branch itself, up to the root
-        length = len(self.nodes[parent].tokens)  # where the draft step begins
-        self.target_side.fork(parent, node, length, self.nodes[node].tokens[length:])
 
     def _report(self, event: messages.Event) -> None:
         """Report an event to the scheduler and carry out its commands."""
@@ -203,97 +160,58 @@ class Answer:
         self._carry_out(self.scheduler.handle(event))
 
     def _carry_out(self, commands: Sequence[messages.Command]) -> None:
-        source = self.question.variant.step_source
         for command in commands:
             if self.trace.detailed or isinstance(command, messages.Emit):
                 self.trace.record(command)
             if self.draft_side is not None:
                 self.draft_side.carry_out(command)
+            self.target_side.carry_out(command)
             match command:
-                # The draft's side has begun these steps. Here, room for their tokens.
-                case messages.Draft(node, children):
-                    tokens = self.nodes[node].tokens
-                    for sibling, child in enumerate(children):
-                        self.nodes[child] = AnswerNode(tokens)
-                        if source is not None and source.offers_steps:
-                            stream = self.question.role_stream(Role.DRAFT)
-                            self.places[child] = Place(
-                                tokens,
-                                len(self.question.prompt),
-                                sibling,
-                                stream.fold_in("source", node.index, sibling),
-                            )
-                case messages.Target():
-                    self._begin_target(command)
+                case messages.Draft():
+                    self._add_places(command)
                 case messages.Judge():
                     self.pairs[command.node] = self._pair(command)
-                case messages.Cancel((WorkKind.TARGET, node)):
-                    self.target_side.cancel(node)
                 case messages.Cancel((WorkKind.JUDGE, node)):
                     self.pairs.pop(node, None)
                 case messages.Emit():
-                    self._emit(command)
+                    self.emitted.append(command.emitted)
+                    if self.controller is not None:
+                        self._steer(self.controller)  # the counts include this step
                 case messages.Release(node):
-                    self.nodes.pop(node, None)
                     self.places.pop(node, None)
-                    self.target_side.close(node)
 
-    def _begin_target(self, target: messages.Target) -> None:
-        node = target.node
-        self.fork_target(node)
-        state = self.nodes[node]
-        stream = self.question.role_stream(Role.TARGET).fold_in(node.index)
-        if target.begun:
-            # New randomness: the step written so far may have had a say in the verdict.
-            stream = stream.fold_in("kept")
-            state.begun = target.begun
-            branch = self.target_side.branches[node]
-            self.target_side.writer.runner.rewind(branch, len(state.tokens) - 1)
-            branch.extend((state.tokens[-1], *state.begun))
-        self.target_side.write(
-            node,
-            node.index,
-            target.limit,
-            stream,
-            begun=state.begun,
-            max_draft_tokens=self.max_draft_tokens,
-        )
+    def _add_places(self, draft: messages.Draft) -> None:
+        """Let the variant's step source, if any, write these steps."""
+        source = self.question.variant.step_source
+        if source is None or not source.offers_steps:
+            return
+        node = draft.node
+        stream = self.question.role_stream(Role.DRAFT)
+        for sibling, child in enumerate(draft.children):
+            self.places[child] = Place(
+                self.target_side.nodes[node].tokens,
+                len(self.question.prompt),
+                sibling,
+                stream.fold_in("source", node.index, sibling),
+            )
 
     def _pair(self, judge: messages.Judge) -> Pair:
         """What the verifier is to see of a draft step."""
-        stream = self.question.role_stream(Role.TARGET).fold_in(judge.parent.index)
-        drafted = self.nodes[judge.node].drafted
+        parent = self.target_side.nodes[judge.parent]
+        drafted = self.target_side.nodes[judge.node].drafted
         assert drafted is not None, "a pair has a draft step"
-        targeted = self.nodes[judge.parent].targeted
+        stream = self.target_side.stream.fold_in(judge.parent.index)
         return Pair(
-            prefix=self.nodes[judge.parent].tokens,
+            prefix=parent.tokens,
             draft=judge.draft,
             target=judge.target,
             draft_logprobs=drafted.logprobs,
-            own_logprobs=None if targeted is None else targeted.logprobs,
+            own_logprobs=None if parent.targeted is None else parent.targeted.logprobs,
             # a stream of its own: no token is drawn from it
             stream=stream.fold_in("verdict", judge.node.number),
             index=judge.parent.index,
             prompt=len(self.question.prompt),
         )
-
-    def _emit(self, command: messages.Emit) -> None:
-        """Add a step to the answer and move the root after it."""
-        node = command.node
-        root = command.root
-        self.emitted.append(command.emitted)
-        if root is not None and root == node:  # an accepted draft step
-            self.fork_target(node)  # now, because its parent is about to be closed
-            self.target_side.succeed(
-                self.parent(node), node, len(self.nodes[node].tokens)
-            )
-        elif root is not None:  # the target's step: a new root after it
-            # The target's branch ends in the step already; the draft has to read it.
-            tokens = command.emitted.step.tokens
-            self.nodes[root] = AnswerNode(self.nodes.pop(node).tokens + tokens)
-            self.target_side.rename(node, root)
-        if self.controller is not None:
-            self._steer(self.controller)  # the counts now include this step
 
     def _steer(self, controller: Controller) -> None:
         """Ask the variant's controller, with the counts up to the last emitted step."""
@@ -306,7 +224,7 @@ class Answer:
         tokens = controller.tokens(progress)
         if tokens is not None:
             check_number("controller", controller.tokens, tokens, 0)
-        self.max_draft_tokens = tokens
+        self.target_side.max_draft_tokens = tokens
         options = self.question.options
         shallowest = int(options.schedule == "paper")  # it needs a pair in flight
         self.scheduler.set_depth(max(shallowest, min(depth, options.depth)))

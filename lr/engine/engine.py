@@ -12,7 +12,6 @@ is fixed before the first token; `loop.py`, the loop.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -26,7 +25,7 @@ from lr.engine.loop import Loop
 from lr.engine.question import Question, limits_of, recommended_sampling
 from lr.engine.runner import Runners, num_kv_blocks_needed, room
 from lr.engine.worker import DraftWorker
-from lr.errors import OutOfBlocks, SettingError
+from lr.errors import SettingError
 from lr.model.codec import Codec
 from lr.model.device import can_share_weights, is_one_gpu, own_stream
 from lr.model.qwen import CausalLM
@@ -180,42 +179,22 @@ class Engine:
         question = answers[0].question
         theirs = question.codec is self.codec
         require(theirs, "answers", "those of another reasoner", "answers of this one")
-        blocks = self.cache_size(answers, concurrency)
-        waiting = deque(answers)  # for room in the cache
         with ExitStack() as stack:
             stream = stack.enter_context(own_stream(self.target_model.device))
             with stream():
                 loop = Loop(
-                    question,
+                    answers,
+                    concurrency,
                     self.runners,
                     self.worker if self.overlaps(question.options) else None,
-                    blocks,
+                    self.cache_size(answers, concurrency),
                     stack,
-                    records_cache=answers[0].trace.detailed and concurrency == 1,
                 )
-            while waiting or loop.live:
+            while loop.waiting or loop.live:
                 with stream():
-                    # 1. Begin the answers for which the cache has room.
-                    while waiting and len(loop.live) < concurrency:
-                        # each answer reserves what it may need
-                        in_use = sum(answer.question.blocks for answer in loop.live)
-                        if waiting[0].question.blocks > blocks:
-                            raise OutOfBlocks(
-                                waiting[0].question.blocks, blocks, blocks
-                            )
-                        if in_use + waiting[0].question.blocks > blocks:
-                            break
-                        loop.add(waiting.popleft())
-                    # 2. Do one piece of work.
+                    loop.admit()
                     loop.step()
-                # 3. Hand over the steps that were decided.
-                for answer in list(loop.live):
-                    if answer.scheduler.done or answer.stopped:
-                        loop.remove(answer)
-                    for emitted in answer.emitted[len(answer.steps) :]:
-                        complete = len(answer.steps) + 1 == len(answer.emitted)
-                        last = answer.scheduler.done and complete
-                        yield answer, answer.hand_over(emitted, last=last)
+                yield from loop.hand_over()
 
     def cache_size(self, answers: Sequence[Answer], concurrency: int) -> int:
         """How many blocks each cache is to have: `num_blocks`, or what the answers

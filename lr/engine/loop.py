@@ -18,7 +18,8 @@ reads that step (`read_drafts`). Read next: `answer.py`.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -30,41 +31,44 @@ from lr.engine.answer import Answer
 from lr.engine.question import Question
 from lr.engine.recorder import CacheRecorder
 from lr.engine.runner import ModelRunner, Runners
-from lr.engine.side import DraftSide, GivenStep, Side
+from lr.engine.side import DraftSide, GivenStep, TargetSide
 from lr.engine.worker import DraftPart, DraftWorker
-from lr.errors import SettingError
-from lr.kvcache.branch import Branch, common_length
+from lr.errors import OutOfBlocks, SettingError
+from lr.kvcache.branch import Branch
+from lr.result import AnswerStep
 from lr.spec.checks import check_steps
 from lr.spec.protocol import NodeId
-from lr.spec.sampling import draw, step_logprobs
+from lr.spec.sampling import step_logprobs
 from lr.spec.verifiers.base import NEEDS_READING, Requires, Verifier, verdicts_of
 from lr.spec.write import StepWriter, WriterConfig
-from lr.trace import ForwardPass, VerifierCall
+from lr.trace import ForwardPass, SourceCall, VerifierCall
 from lr.types import Role
 
 
 class Loop:
-    """One call of `Engine.serve`: the answers in progress, `live`, which are to questions
-    like this one, and the writers that they share. `worker`: writes the draft's steps,
-    if it is to. `blocks`: of each cache. `records_cache`: its events belong to an answer
-    that is alone here.
+    """One call of `Engine.serve`: alike answers that are `waiting` or in progress
+    (`live`), and the writers that they share. `worker`: writes the draft's steps, if it
+    is to. `blocks`: of each cache.
     """
 
     def __init__(
         self,
-        question: Question,
+        answers: Sequence[Answer],
+        concurrency: int,
         runners: Mapping[Role, Runners],
         worker: DraftWorker | None,
         blocks: int,
         stack: ExitStack,
-        *,
-        records_cache: bool,
     ) -> None:
+        question = answers[0].question
         options = question.options
+        self.waiting = deque(answers)  # for room in the cache
+        self.concurrency = concurrency
         self.runners = runners
         self.token_bytes = question.codec.token_bytes
         self.blocks = blocks
-        self.records_cache = records_cache
+        # the cache's events belong to an answer that is alone here
+        self.records_cache = answers[0].trace.detailed and concurrency == 1
         self.stack = stack  # gives back what was borrowed
         self.live: list[Answer] = []  # in progress
         self.borrowed: dict[str, ModelRunner] = {}
@@ -121,32 +125,61 @@ class Loop:
         self.stack.callback(runners.take_back, runner)
         return runner
 
-    def add(self, answer: Answer) -> None:
+    def admit(self) -> None:
+        """Begin the answers for which the cache has room; each reserves what it may
+        need. Raises `OutOfBlocks` for one that needs more than the cache has."""
+        while self.waiting and len(self.live) < self.concurrency:
+            needed = self.waiting[0].question.blocks
+            in_use = sum(answer.question.blocks for answer in self.live)
+            if needed > self.blocks:
+                raise OutOfBlocks(needed, self.blocks, self.blocks)
+            if in_use + needed > self.blocks:
+                break
+            self._admit(self.waiting.popleft())
+
+    def _admit(self, answer: Answer) -> None:
         """Begin an answer. Its clock starts now."""
-        answer.trace.start = answer.trace.clock()
+        question = answer.question
+        trace = answer.trace
+        trace.start = trace.clock()
         if self.records_cache:
             for name, runner in self.borrowed.items():
                 runner.cache.pool.restart()  # block ids from 0: they are drawn
-                runner.cache.observer = CacheRecorder(answer.trace, name)
+                runner.cache.observer = CacheRecorder(trace, name)
         draft: DraftPart | None = None
         if self.worker is not None:
-            draft = self.worker.side(answer.trace, answer.question.draft_plan())
+            draft = self.worker.side(trace, question.draft_plan())
         elif self.draft_writer is not None:
-            draft = DraftSide(
-                self.draft_writer, answer.trace, answer.question.draft_plan()
-            )
+            draft = DraftSide(self.draft_writer, trace, question.draft_plan())
+        target = TargetSide(
+            self.target_writer,
+            trace,
+            question.prompt,
+            question.options.width,
+            question.role_stream(Role.TARGET),
+        )
         self.live.append(answer)
-        answer.begin(Side(self.target_writer, answer.trace), draft)
+        answer.begin(target, draft)
 
-    def remove(self, answer: Answer) -> None:
-        """Stop answering, whether the answer is complete or not."""
+    def hand_over(self) -> Iterator[tuple[Answer, AnswerStep]]:
+        """The steps that were decided since the last call. Complete or stopped answers
+        leave first."""
+        for answer in list(self.live):
+            if answer.scheduler.done or answer.stopped:
+                self._remove(answer)
+            for emitted in answer.emitted[len(answer.steps) :]:
+                complete = len(answer.steps) + 1 == len(answer.emitted)
+                last = answer.scheduler.done and complete
+                yield answer, answer.hand_over(emitted, last=last)
+
+    def _remove(self, answer: Answer) -> None:
         self.live.remove(answer)
         answer.end()
 
     def close(self) -> None:
         """Stop all work and free all branches."""
         for answer in list(self.live):
-            self.remove(answer)
+            self._remove(answer)
 
     def step(self) -> None:
         """Do one piece of work: report finished steps, judge the complete pairs, or run
@@ -177,7 +210,7 @@ class Loop:
 
     def _ask_step_source(self) -> None:
         """Let a step source write where draft steps have begun, in all answers by one
-        call. Its time counts as the draft's."""
+        call."""
         due = [(answer, node) for answer in self.live for node in answer.places]
         if not due:
             return
@@ -187,14 +220,12 @@ class Loop:
         places = [answer.places.pop(node) for answer, node in due]
         started = time.perf_counter()
         steps = source.write(places)
-        seconds = time.perf_counter() - started
+        seconds = (time.perf_counter() - started) / len(places)  # a share each
         check_steps(source, steps, len(places), question.codec.vocab_size)
-        num_tokens = 0
         for (answer, node), step in zip(due, steps, strict=True):
+            answer.trace.record(SourceCall(1, seconds))
             if step and answer.draft_side is not None:  # else the draft model writes it
-                num_tokens += len(step)
                 answer.draft_side.carry_out(GivenStep(node, tuple(step)))
-        self.passed(Role.DRAFT, len(places), num_tokens, seconds)
 
     def _take(self) -> bool:
         """Report finished steps. Whether there were any."""
@@ -228,7 +259,9 @@ class Loop:
             before = logits_before.get((answer, node))
             # the node may be cancelled by now
             if corrects and before is not None and node in answer.pairs:
-                begin_correction(answer, node, before)
+                draft_step = answer.pairs[node].draft
+                side = answer.target_side
+                side.begin_correction(node, draft_step.tokens, before)
             answer.take_verdict(node, verdict)
         return True
 
@@ -256,12 +289,13 @@ def read_drafts(
     branches: list[Branch] = []
     try:
         for answer, node in waiting:
-            parent = answer.parent(node)
-            answer.fork_target(parent)  # a draft step may be far ahead of the target
-            prefix = answer.nodes[parent].tokens
+            side = answer.target_side
+            parent = side.parent(node)
+            side.reach(parent)  # a draft step may be far ahead of the target
+            prefix = answer.pairs[node].prefix
             # after the prefix's last token come the logits of the step's first
             tokens = (prefix[-1], *answer.pairs[node].draft.tokens)
-            branches.append(answer.target_side.forked(parent, len(prefix) - 1, tokens))
+            branches.append(side.forked(parent, len(prefix) - 1, tokens))
         readings = runner.forward(branches, "all")  # [t, v] each
     except BaseException:
         for branch in branches:
@@ -294,34 +328,3 @@ def read_drafts(
         )
         logits_before[answer, node] = before
     return logits_before
-
-
-def begin_correction(answer: Answer, node: NodeId, before: Tensor) -> None:
-    """Let the correction begin with what the reading of a rejected draft step decides.
-
-    `before` [t, v]: the target's logits before each token of that step. The target's
-    token at offset i of its own step is drawn with a key that depends on step and
-    offset alone. As long as it is the draft's token, the next row of the reading is the
-    target's own. So this changes no token of an answer in mode lr (as sample matching
-    does not, `lr/spec/acceptance.py`), and the tokens need no pass.
-
-    Example: the draft step is "a b c d", the target's draws along it are a, b, x, d. Its
-    own step begins with "a b x": a and b are cached already, x is uncomputed.
-    """
-    parent = answer.parent(node)
-    draft_tokens = answer.pairs[node].draft.tokens
-    stream = answer.question.role_stream(Role.TARGET).fold_in(parent.index)
-    # as plain decoding draws
-    keys = [stream.key(offset) for offset in range(len(draft_tokens))]
-    drawn = draw(before, answer.question.sampling, keys)
-    begun = tuple(drawn[: common_length(drawn, draft_tokens) + 1])
-    if len(begun) <= len(answer.nodes[parent].begun):
-        return  # another alternative has shown more of the same step
-    runner = answer.target_side.writer.runner
-    branch = runner.fork(answer.target_side.branches[node])  # prefix and draft step
-    length = len(answer.nodes[parent].tokens) + len(begun)
-    runner.rewind(branch, length - 1)  # what both steps have in common
-    branch.append(begun[-1])
-    prefix_branch = answer.target_side.branches[parent]
-    runner.swap(prefix_branch, branch)
-    answer.nodes[parent].begun = begun

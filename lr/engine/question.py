@@ -19,7 +19,7 @@ from lr.options import DRAFTER_OPTIONS, GenerateOptions, Mode
 from lr.rng import Stream
 from lr.spec.acceptance import RULES
 from lr.spec.drafters import make_drafter
-from lr.spec.protocol import Limits, NodeId, Schedule, SchedulerConfig
+from lr.spec.protocol import Limits, Schedule, SchedulerConfig
 from lr.spec.runner import Runner
 from lr.spec.segmenters import make_segmenter
 from lr.spec.token_sd import Drafter, DrafterSetup, Speculation
@@ -76,7 +76,6 @@ class Question:
         # alternative that the draft model writes itself.
         begins_ahead = options.width == 1 and self.variant.step_source is None
         return DraftPlan(
-            root=NodeId(0, 0),
             prompt=self.prompt,
             limits=self.limits,
             first=self.role_stream(Role.TARGET if shared else Role.DRAFT),

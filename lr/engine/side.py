@@ -14,18 +14,23 @@ wrote s after R, and a is rejected. R's target branch holds "... s", cached but 
 last token, and becomes the new root's. R's draft branch gets s as uncomputed tokens. A
 and B are closed.
 
-The draft's side carries out the scheduler's commands by itself, so it may be in another
-process (`worker.py`). Answers share the writer, which writes when its `poll` is called.
-Read next: `spec/write.py`.
+Each side carries out the scheduler's commands by itself, so the draft's may be in
+another process (`worker.py`). Answers share the writers, which write when their `poll`
+is called. Read next: `spec/write.py`.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from lr.kvcache.branch import Branch
+from torch import Tensor
+
+from lr.kvcache.branch import Branch, common_length
 from lr.rng import Stream
 from lr.spec.protocol import (
+    FIRST_NODE,
     Cancel,
     Command,
     Draft,
@@ -33,9 +38,11 @@ from lr.spec.protocol import (
     Limits,
     NodeId,
     Release,
+    Target,
     WorkKind,
 )
 from lr.spec.runner import WORTH_A_FORWARD, read_up_to, take_over
+from lr.spec.sampling import draw
 from lr.spec.write import StepJob, StepWriter
 from lr.trace import Trace
 from lr.types import Finish, Step
@@ -50,20 +57,18 @@ class Written(NamedTuple):
     logprobs: tuple[float, ...] = ()
 
 
-@dataclass(eq=False)
 class Side:
     """One model's branches in one answer, by node, and the steps that it writes
     there. Methods only begin work; only a fork may run the model, to read a long prefix
     (and with it what else is being written). `take` collects finished steps."""
 
-    writer: StepWriter
-    trace: Trace
-    branches: dict[NodeId, Branch] = field(default_factory=dict)
-    jobs: dict[NodeId, StepJob] = field(default_factory=dict)
-
-    def open(self, node: NodeId, prompt: Sequence[int]) -> None:
-        """Open the first branch."""
-        self.adopt(node, self.writer.runner.open(prompt))
+    def __init__(self, writer: StepWriter, trace: Trace, prompt: Sequence[int]) -> None:
+        self.writer = writer
+        self.trace = trace
+        self.branches: dict[NodeId, Branch] = {}
+        self.jobs: dict[NodeId, StepJob] = {}
+        # uncomputed; the first step reads it
+        self.adopt(FIRST_NODE, writer.runner.open(prompt))
 
     def fork(
         self, parent: NodeId, node: NodeId, length: int, tokens: Sequence[int] = ()
@@ -174,7 +179,6 @@ class DraftPlan:
     open branches the draft may begin another step before it is asked for.
     """
 
-    root: NodeId
     prompt: tuple[int, ...]
     limits: Limits
     first: Stream
@@ -194,9 +198,8 @@ class DraftSide(Side):
     last: NodeId | None = None
 
     def __init__(self, writer: StepWriter, trace: Trace, plan: DraftPlan) -> None:
-        super().__init__(writer, trace)
+        super().__init__(writer, trace, plan.prompt)
         self.plan = plan
-        self.open(plan.root, plan.prompt)
 
     def carry_out(self, command: Command | GivenStep) -> None:
         """Do the draft's part of a command."""
@@ -246,3 +249,139 @@ class DraftSide(Side):
             goes_on = step is not None and step.finish is Finish.BOUNDARY
             self.last = node if goes_on else None
         return finished
+
+
+@dataclass
+class TargetNode:
+    """A node: the tokens of its prefix, prompt included. `drafted`: the draft step that
+    leads here; `targeted`: the target's own step from here. `begun`: the first tokens of
+    that step, if they are decided: by the reading of a rejected draft step, or by a
+    verdict that keeps some of its tokens."""
+
+    tokens: tuple[int, ...]
+    drafted: Written | None = None
+    targeted: Written | None = None
+    begun: tuple[int, ...] = ()
+
+
+class TargetSide(Side):
+    """The target's side. `nodes`: of the live tree; `width`: alternatives per position;
+    `stream`: the randomness of the target's steps; `max_draft_tokens`: a round, in steps
+    that begin from now on."""
+
+    def __init__(
+        self,
+        writer: StepWriter,
+        trace: Trace,
+        prompt: tuple[int, ...],
+        width: int,
+        stream: Stream,
+    ) -> None:
+        super().__init__(writer, trace, prompt)
+        self.width = width
+        self.stream = stream
+        self.max_draft_tokens: int | None = None
+        self.nodes = {FIRST_NODE: TargetNode(prompt)}
+
+    def carry_out(self, command: Command) -> None:
+        """Do the target's part of a command."""
+        match command:
+            case Draft(node, children):  # room for the tokens of these steps
+                tokens = self.nodes[node].tokens
+                self.nodes |= {child: TargetNode(tokens) for child in children}
+            case Target():
+                self._begin(command)
+            case Cancel((WorkKind.TARGET, node)):
+                self.cancel(node)
+            case Emit(_, _, node, root) if root == node:  # an accepted draft step
+                self.reach(node)  # now, because its parent is about to be closed
+                self.succeed(self.parent(node), node, len(self.nodes[node].tokens))
+            case Emit(emitted, _, node, NodeId() as root):
+                # The branch ends in the target's step already.
+                tokens = self.nodes.pop(node).tokens + emitted.step.tokens
+                self.nodes[root] = TargetNode(tokens)
+                self.rename(node, root)
+            case Release(node):
+                self.nodes.pop(node, None)
+                self.close(node)
+
+    def hear(self, written: Written) -> None:
+        """A draft step is written: its node now has a prefix."""
+        node = self.nodes.get(written.node)
+        # No node: the draft was cancelled. No step: it was given up.
+        if node is not None and written.step is not None:
+            node.tokens += written.step.tokens
+            node.drafted = written
+
+    def take(self) -> list[Written]:
+        finished = super().take()
+        for written in finished:
+            self.nodes[written.node].targeted = written
+        return finished
+
+    def parent(self, node: NodeId) -> NodeId:
+        """The node at which the draft step to `node` begins."""
+        return node.parent(self.width)
+
+    def reach(self, node: NodeId) -> None:
+        """Make the branch of `node`, if there is none: its parent's, followed by the
+        draft step."""
+        if node in self.branches:
+            return
+        parent = self.parent(node)
+        self.reach(parent)  # may lack a branch itself, up to the root
+        length = len(self.nodes[parent].tokens)  # where the draft step begins
+        self.fork(parent, node, length, self.nodes[node].tokens[length:])
+
+    def _begin(self, target: Target) -> None:
+        node = target.node
+        self.reach(node)
+        state = self.nodes[node]
+        stream = self.stream.fold_in(node.index)
+        if target.begun:
+            # New randomness: the step written so far may have had a say in the verdict.
+            stream = stream.fold_in("kept")
+            state.begun = target.begun
+            branch = self.branches[node]
+            self.writer.runner.rewind(branch, len(state.tokens) - 1)
+            branch.extend((state.tokens[-1], *state.begun))
+        self.write(
+            node,
+            node.index,
+            target.limit,
+            stream,
+            begun=state.begun,
+            max_draft_tokens=self.max_draft_tokens,
+        )
+
+    def begin_correction(
+        self, node: NodeId, draft_tokens: Sequence[int], before: Tensor
+    ) -> None:
+        """Let the correction begin with what the reading of a rejected draft step, the
+        one to `node`, decides.
+
+        `before` [t, v]: the target's logits before each token of that step. The target's
+        token at offset i of its own step is drawn with a key that depends on step and
+        offset alone. As long as it is the draft's token, the next row of the reading is
+        the target's own. So this changes no token of an answer in mode lr (as sample
+        matching does not, `lr/spec/acceptance.py`), and the tokens need no pass.
+
+        Example: the draft step is "a b c d", the target's draws along it are a, b, x, d.
+        Its own step begins with "a b x": a and b are cached already, x is uncomputed.
+        """
+        parent = self.parent(node)
+        state = self.nodes[parent]
+        stream = self.stream.fold_in(parent.index)
+        # as plain decoding draws
+        keys = [stream.key(offset) for offset in range(len(draft_tokens))]
+        drawn = draw(before, self.writer.config.sampling, keys)
+        begun = tuple(drawn[: common_length(drawn, draft_tokens) + 1])
+        if len(begun) <= len(state.begun):
+            return  # another alternative has shown more of the same step
+        runner = self.writer.runner
+        branch = runner.fork(self.branches[node])  # prefix and draft step
+        # what both steps have in common
+        runner.rewind(branch, len(state.tokens) + len(begun) - 1)
+        branch.append(begun[-1])
+        runner.swap(self.branches[parent], branch)
+        state.begun = begun

@@ -206,7 +206,7 @@ def time_shares(result: WayResult) -> Row:
     stats = result.summary.stats
     shares = {
         "target": stats.target_seconds / stats.seconds,
-        "draft": stats.draft_seconds / stats.seconds,
+        "draft": (stats.draft_seconds + stats.source_seconds) / stats.seconds,
         "judge": stats.verifier_seconds / stats.seconds,
     }
     return shares | {"overlap": max(0.0, sum(shares.values()) - 1)}

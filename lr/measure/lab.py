@@ -28,7 +28,6 @@ from lr.measure.verifier_eval import SheetTexts, read_logprobs
 from lr.measure.ways import Way, in_turn
 from lr.options import GenerateOptions, Mode
 from lr.reasoner import Reasoner
-from lr.spec.token_sd import Drafter, DrafterSetup
 from lr.spec.variant import Variant
 from lr.spec.verifiers.base import Pair, Requires, Verifier
 from lr.spec.verifiers.fitted import SCORES, SIGNALS
@@ -221,27 +220,16 @@ class Lab:
     def _try(self, way: Way, grader: Grader) -> Iterator[Way]:
         """Write a few tokens in a way, untimed. Yields the way, and then, if its drafter
         declares memory, the warm one."""
-        remembers = []
         try:
             store = Store(self.work / way.name)
             evaluation = self._evaluation(way, self.items, 0, store, grader)
             evaluation.missing = evaluation.keys  # whether there are answers or not
-            variant = evaluation.variant
-            if variant is not None and variant.drafter is not None:
-                make = variant.drafter
-
-                def make_drafter(setup: DrafterSetup) -> Drafter:
-                    drafter = make(setup)
-                    remembers.append(drafter.memory)
-                    return drafter
-
-                evaluation.variant = replace(variant, drafter=make_drafter)
-            evaluation.warm_up()
+            remembers = evaluation.warm_up()
         except Exception as error:
             error.add_note(NOTE + way.name)
             raise
         yield way
-        if any(remembers):
+        if remembers:
             cells = {head: f"{cell}, warm" for head, cell in way.cells.items()}
             yield replace(way, cells=cells, warm=True)
 

@@ -214,6 +214,7 @@ def summarise(run: RunResults, baseline: RunResults | None = None) -> Summary:
         "wasted": wasted / stats.target_tokens if stats.target_tokens else None,
         "judge s": stats.verifier_seconds if counted else None,
         "judge passes": stats.verifier_passes if counted else None,
+        "source s": stats.source_seconds or None,
     }
     unread = [r for r in records if r.get("right") is False and r.get("answer") is None]
     if unread:
@@ -316,6 +317,7 @@ LEGEND = (
     "draft steps judged; tokens kept: of the draft tokens. length: tokens against the "
     "baseline's. wasted: of the target's finished steps, the share of tokens that is "
     "not in the answer. judge: seconds, and forwards or requests, of the verifier. "
+    "source s: seconds of a variant's step source. "
     "lost, won: answers right only in the baseline, and only here; p: the sign test."
 )
 

@@ -33,6 +33,7 @@ from lr.options import LOOKAHEAD, GenerateOptions
 from lr.reasoner import Reasoner
 from lr.registry import Checkpoint
 from lr.result import Result
+from lr.spec.token_sd import Drafter, DrafterSetup
 from lr.spec.variant import Variant
 from lr.tiny.names import speaks_tiny
 from lr.trace import Trace, failures
@@ -138,27 +139,39 @@ class Evaluation:
             detailed=self.save_traces,
         )
 
-    def warm_up(self) -> None:
+    def warm_up(self) -> bool:
         """Write a few tokens of the first answer and discard them, with the cache that
-        the answers will need: the first forwards set things up and start the draft."""
+        the answers will need: the first forwards set things up and start the draft.
+        Whether the variant's drafter remembers them: then the caller replaces it."""
         answers = []
         for key in self.missing:
             with suppress(ContextError):
                 answers.append(self._begin(key))
         if not answers:
-            return
+            return False
         first = answers[0].question
         tokens = min(WARM_UP_TOKENS, first.limits.max_tokens)
         options = replace(first.options, max_tokens=tokens)
         variant = self.variant
         if variant is not None and self.recorder is not None:
             variant = replace(variant, verifier=self.recorder.verifier)
+        remembers = []
+        if variant is not None and variant.drafter is not None:
+            make = variant.drafter
+
+            def make_drafter(setup: DrafterSetup) -> Drafter:
+                drafter = make(setup)
+                remembers.append(drafter.memory)
+                return drafter
+
+            variant = replace(variant, drafter=make_drafter)
         engine = self.reasoner.engine
         verifier = self.reasoner.verifier
         again = engine.question(first.text, options, verifier, variant)
         blocks = engine.cache_size(answers, self.concurrency)
         for _ in engine.serve([Answer(replace(again, blocks=blocks))]):
             pass
+        return any(remembers)
 
     def _keep(self, key: AnswerKey, answer: Answer) -> AnswerRecord:
         """Write all files of a complete answer, the result last: `Store.done` looks for

@@ -42,7 +42,8 @@ def speed_reason(trace: Trace, *, overlapped: bool) -> str:
             "of the target, so the two models are too equal; a smaller draft would help"
         )
     if overlapped:
-        waiting = 1 - (stats.target_seconds + stats.verifier_seconds) / stats.seconds
+        busy = stats.target_seconds + stats.verifier_seconds + stats.source_seconds
+        waiting = 1 - busy / stats.seconds
         if waiting >= LARGE_SHARE:
             return (
                 f"slowed by waiting: in {waiting:.0%} of the time the target waited "

@@ -58,9 +58,10 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     `F.linear` has W on the right. From 2 to 16 rows both give the same bits; one row
     `F.linear` may add in another order.
     """
+    if weight.dtype is not torch.bfloat16 or not weight.is_cpu:
+        return F.linear(x, weight, bias)
     n = len(x)
-    is_bfloat16 = weight.dtype is torch.bfloat16 and weight.is_cpu
-    if not is_bfloat16 or n > ROWS_FROM_LEFT or not has_amx():
+    if n > ROWS_FROM_LEFT or not has_amx():
         return F.linear(x, weight, bias)
     # A product with one column would be computed as F.linear computes it: take two.
     columns = x.expand(2, -1).t() if n == 1 else x.t()

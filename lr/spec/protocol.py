@@ -58,6 +58,10 @@ class NodeId(NamedTuple):
         return f"{self.stem}:{self.index}" + (f".{self.number}" if self.number else "")
 
 
+FIRST_NODE = NodeId(0, 0)
+"""The first root: the prompt."""
+
+
 class WorkKind(StrEnum):
     """The kinds of work; strings, because strings hash fast."""
 

@@ -35,6 +35,7 @@ from math import inf
 
 from lr.spec.checks import check_choice
 from lr.spec.protocol import (
+    FIRST_NODE,
     Cancel,
     Command,
     Draft,
@@ -88,7 +89,7 @@ class LookaheadScheduler:
 
     def __init__(self, config: SchedulerConfig) -> None:
         self.config = config
-        self.root = Node(NodeId(0, 0), 0, config.limits.step_limit(0))
+        self.root = Node(FIRST_NODE, 0, config.limits.step_limit(0))
         self.done = False
         self.work: dict[Work, Node] = {}
         self._cycle = 0  # index of the node at which the synchronous cycle began
@@ -96,7 +97,7 @@ class LookaheadScheduler:
         self._cancelled: set[Work] = set()  # at the root or below, and no event yet
 
     def start(self) -> list[Command]:
-        """The first commands. The first root is NodeId(0, 0)."""
+        """The first commands. The first root is `FIRST_NODE`."""
         assert not (self.work or self.done), "an answer has one start()"
         return self._advance()
 

@@ -83,8 +83,7 @@ class StepSource:
     def write(self, places: Sequence[Place]) -> list[Sequence[int] | None]:
         """The tokens of a step for each place, in order: all steps that begin together,
         of all nodes and of all answers in the batch. The draft model writes the step
-        instead for None, and for tokens that do not end a step. The time counts as the
-        draft's."""
+        instead for None, and for tokens that do not end a step."""
         return [None] * len(places)
 
     def goes_on(self, tokens: Sequence[int], logprobs: Sequence[float]) -> bool:

@@ -32,6 +32,7 @@ from lr.theory.simulate import ENDLESS, World, simulate
 from lr.trace import (
     ForwardPass,
     RunEvent,
+    SourceCall,
     StepWritten,
     TokenRound,
     TokenRounds,
@@ -150,6 +151,8 @@ class Answers:
                     last_end += seconds
                     self.pairs += pairs
                     self.verdict_seconds += seconds
+                case SourceCall(_, seconds):
+                    last_end += seconds
                 case TokenRound(role):
                     self.rounds[role] += TokenRounds.of([event])
                 case Emit(emitted, verdicts):

@@ -26,7 +26,7 @@ from lr.spec.protocol import Drafted
 from lr.spec.sampling import root_scaled, step_logprobs
 from lr.spec.variant import StepSource, Variant
 from lr.spec.verifiers.base import NEEDS_READING, Requires
-from lr.trace import ForwardPass, StepWritten
+from lr.trace import ForwardPass, SourceCall, StepWritten
 from lr.types import Origin, Role, Verdict
 
 
@@ -88,7 +88,7 @@ def answers(**options):
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: "-".join(way.values()))
 def test_a_correction_begun_by_a_reading_has_the_same_tokens(way, monkeypatch):
     begun = [answers(**setting, **way) for setting in GRID]
-    monkeypatch.setattr("lr.engine.loop.begin_correction", lambda *_: None)
+    monkeypatch.setattr("lr.engine.side.TargetSide.begin_correction", lambda *_: None)
     afresh = [answers(**setting, **way) for setting in GRID]
     for setting, (steps, passes), (expected, most) in zip(
         GRID, begun, afresh, strict=True
@@ -327,10 +327,12 @@ def test_a_step_source_writes_all_that_is_due_in_one_call_and_its_time_counts():
     first, second, *_ = source.batches[0]
     assert (first.sibling, second.sibling, first.prompt) == (0, 1, 3)
     assert first.stream != second.stream
-    passes = events_of(together[0], ForwardPass, Role.DRAFT)
-    calls = [event for event in passes if event.tokens == 2 * event.branches]
-    assert [event.branches for event in calls[:4]] == levels
-    assert all(event.seconds > 0 for event in calls)
+    calls = [e for _, e in together[0].trace.events if isinstance(e, SourceCall)]
+    due = [place for batch in source.batches for place in batch]
+    assert len(calls) == sum(place.tokens[:3] == first.tokens for place in due)
+    stats = together[0].result.stats
+    assert stats.source_seconds == sum(call.seconds for call in calls) > 0
+    assert stats.draft_passes == len(events_of(together[0], ForwardPass, Role.DRAFT))
 
 
 def events_of(answer, kind, role=Role.TARGET):

@@ -7,6 +7,7 @@ from lr.commands.cli import main
 from lr.errors import SettingError
 from lr.measure.datasets import load_items
 from lr.measure.lab import Lab
+from lr.measure.store import Store
 from lr.measure.ways import Way, in_turn
 from lr.options import GenerateOptions
 from lr.reasoner import Reasoner
@@ -114,6 +115,17 @@ def test_a_memory_gains_nothing_cold_and_shows_in_a_row_of_its_own(lab):
     assert max(per_pass(warm)) > 1.5, "the same question again"
     for result in (cold, warm):
         assert any("by sample" in fact for fact in result.summary.facts)
+
+
+def test_a_memory_does_not_begin_with_the_tokens_of_the_warm_up(lab, tmp_path):
+    words = (
+        f"run --dataset tiny:1 --n_samples 2 --temperature 0 --output {tmp_path}/run"
+    )
+    words += f" --variant {tmp_path}/mine.py:remembers --max_tokens_len 200"
+    assert main(words.split()) == 0
+    records = [record for _, record in sorted(Store(tmp_path / "run").results())]
+    passes = [r["stats"]["tokens"] / r["stats"]["target_passes"] for r in records]
+    assert passes[0] == 1.0 < 1.5 < passes[1]
 
 
 def test_a_memory_that_is_not_declared_gains_nothing(lab):

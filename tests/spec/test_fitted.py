@@ -10,6 +10,7 @@ from verifier_kit import codec
 
 from lr.engine.verifiers import VerifierChoice
 from lr.errors import NumericalError, SettingError
+from lr.spec.checks import VariantError
 from lr.spec.numbers import numbers_in, word_cosine
 from lr.spec.sampling import root_scaled
 from lr.spec.verifiers.base import Pair, Requires, verdicts_of
@@ -157,7 +158,7 @@ def test_a_fit_requires_what_its_signals_look_at():
     assert requires("target_mean", "same_numbers") == both
     bare = Pair((1,), READ_PAIR.draft, READ_PAIR.target)
     for name in ("target_root", "draft_root"):
-        with pytest.raises(AssertionError, match="LOGPROBS"):
+        with pytest.raises(VariantError, match="LOGPROBS"):
             FittedVerifier(fitted(**{name: 1.0}), decode).judge([bare])
 
 

@@ -28,6 +28,7 @@ from lr.engine.verifiers import THRESHOLDS, VerifierChoice, load_encoder
 from lr.errors import CheckpointError, NumericalError, SettingError
 from lr.model.codec import Codec
 from lr.reasoner import Reasoner
+from lr.spec.checks import VariantError
 from lr.spec.variant import Variant
 from lr.spec.verifiers.base import (
     ExactVerifier,
@@ -80,7 +81,7 @@ def test_every_verifier_keeps_the_contract(name):
     "name", ["exact", "oracle", "judge", "embedding", "numbers", "likelihood"]
 )
 def test_a_pair_without_what_is_required_is_an_error(name):
-    with pytest.raises(AssertionError, match="requires"):
+    with pytest.raises(VariantError, match="requires"):
         verdicts_of(MAKERS[name](), [Pair((1,), step(ADD_OTHERWISE))])
 
 

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from lr.kvcache.branch import common_length
 from lr.rng import Stream
-from lr.spec.checks import check_names, check_verdicts, refuse
+from lr.spec.checks import VariantError, check_names, check_verdicts, refuse
 from lr.types import Finish, Role, Step, Verdict
 
 Decode = Callable[[Sequence[int]], str]  # token ids to text
@@ -103,7 +103,8 @@ class Pair:
 
 
 def _required(value: T | None, name: str) -> T:
-    assert value is not None, f"the verifier's `requires` must include Requires.{name}"
+    if value is None:
+        raise VariantError(f"the verifier's `requires` must include Requires.{name}.")
     return value
 
 

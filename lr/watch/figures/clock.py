@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from lr.spec.protocol import Cancel, Drafted, Emit
-from lr.trace import ForwardPass, StepWritten, VerifierCall
+from lr.trace import ForwardPass, SourceCall, StepWritten, VerifierCall
+from lr.types import Role
 from lr.watch.figures.style import (
     COLOURS,
     INK,
@@ -103,8 +104,10 @@ def timeline_of(trace: TraceFile) -> Timeline:
     passes = []
     for record in trace.records:
         event = record.event
-        if isinstance(event, ForwardPass | VerifierCall):
-            lane = event.role.value if isinstance(event, ForwardPass) else "verifier"
+        if isinstance(event, ForwardPass | VerifierCall | SourceCall):
+            lane = "verifier" if isinstance(event, VerifierCall) else Role.DRAFT.value
+            if isinstance(event, ForwardPass):
+                lane = event.role.value
             since = max(0.0, record.time - event.seconds)  # in the unit of the clock
             passes.append(Pass(lane, since, record.time, say(record)))
     lanes = []

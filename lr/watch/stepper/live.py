@@ -74,16 +74,10 @@ class LiveSource(Source):
         self._stack = ExitStack()
         self._sharing = [self]  # all sources that share the caches
         self._paused = 0.0  # the time at which the last piece of work ended
-        self.loop = Loop(
-            asked,
-            reasoner.engine.runners,
-            None,
-            asked.blocks,
-            self._stack,
-            records_cache=True,
-        )
+        runners = reasoner.engine.runners
+        self.loop = Loop([self.answer], 1, runners, None, asked.blocks, self._stack)
         self.runners: dict[str, ModelRunner] = self.loop.borrowed
-        self.loop.add(self.answer)
+        self.loop.admit()
         self.recorders: dict[str, CacheRecorder] = {}
         # Of this side alone: a side must not go on from the other's branches.
         self.branches = {name: runner.branches for name, runner in self.runners.items()}

@@ -36,6 +36,7 @@ RECORD_KINDS: dict[str, type] = {
     "forward": events.ForwardPass,
     "written": events.StepWritten,
     "verifier": events.VerifierCall,
+    "source": events.SourceCall,
     "round": events.TokenRound,
     "token": events.TokenWritten,
     "fork": cache.BranchForked,
