@@ -265,13 +265,10 @@ def byte_table(tokenizer: Any) -> list[bytes]:
     added tokens and for the marks of a thought (`</think>`), which some checkpoints flag
     as special: without them a thought would be read as the reply. Raises
     CheckpointError for another kind of tokenizer."""
-    decoder = tokenizer.backend_tokenizer.decoder
-    described = json.loads(decoder.__getstate__()) if decoder else {}
-    # a chain of decoders, or one
-    parts = [part["type"] for part in described.get("decoders", [described]) if part]
-    if "ByteLevel" not in parts:
+    decoder = repr(tokenizer.backend_tokenizer.decoder)  # one, a chain, or None
+    if "ByteLevel(" not in decoder:
         raise CheckpointError(
-            f"the tokenizer ({type(tokenizer).__name__}) decodes by {parts or 'nothing'}; "
+            f"the tokenizer ({type(tokenizer).__name__}) decodes by {decoder:.200}; "
             "expected a byte-level BPE as Qwen has it, in which each token has its own "
             "bytes, which are needed to find the ends of steps."
         )
@@ -286,9 +283,7 @@ def byte_table(tokenizer: Any) -> list[bytes]:
             table[token] = text.translate(byte_of).encode("latin-1")
         except UnicodeEncodeError:  # the token is its own text, as in the library
             table[token] = text.encode()
-    special_ids = tokenizer.all_special_ids
-    for token in special_ids:
-        table[token] = b""
+    special_ids = tokenizer.all_special_ids  # which are added tokens, too
     for token, added in tokenizer.added_tokens_decoder.items():
         special = added.special or token in special_ids
         hidden = special and "think" not in added.content.lower()

@@ -4,9 +4,9 @@ Two architectures are computed here: Qwen3ForCausalLM (norm over queries and key
 Qwen2ForCausalLM (bias on q, k and v; also Qwen2.5 and DeepSeek-R1-Distill-Qwen). A
 network that would need anything else is refused by name. Optional keys have the
 defaults of transformers; sizes are required. (Its `AutoConfig` accepts experts, partial
-rotary embeddings, heads that do not divide, and a file without sizes: each check below
-would stay. And its import takes 2 seconds in a rank or a worker, which need no other part
-of transformers.) No torch here.
+rotary embeddings, heads that do not divide, and a file without sizes: nearly
+each check below would stay. And its import takes 2 seconds in a rank or a worker, which
+need no other part of transformers.) No torch here.
 Read next: `weights.py`.
 """
 

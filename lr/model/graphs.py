@@ -154,11 +154,11 @@ class StepGraphs:
     def run(self, batch: RaggedBatch) -> Tensor | None:
         """Logits [m, v] of the batch's logit rows, a new tensor; None if no recording
         fits."""
-        n, recordings = len(batch.tokens), self._recordings
-        size = min((size for size in recordings if size >= n), default=None)
-        if size is None:
+        n = len(batch.tokens)
+        fitting = [each for size, each in self._recordings.items() if size >= n]
+        if not fitting:
             return None
-        recording = recordings[size]
+        recording = fitting[-1]  # the smallest; they were recorded from the largest on
         recording.send(batch, self.tile, self.padding_row)
         logits = recording.replay()
         if batch.logit_rows is None:

@@ -222,16 +222,13 @@ class OtherRanks:
         )
         self.numbers = count()  # of rank 0's caches
         self.caches = weakref.WeakKeyDictionary[PagedKVCache, int]()
-        self.processes: list[SpawnProcess] = []
-        self.connections: list[Connection] = []
+        place = (self.store.port, torch.get_num_threads())
+        started = [
+            start_process(run_rank, load, devices, rank, *place, name=f"lr rank {rank}")
+            for rank in range(1, len(devices))
+        ]
+        self.processes, self.connections = zip(*started, strict=True)
         self.end = weakref.finalize(self, end, self.processes)
-        for rank in range(1, len(devices)):
-            place = (load, devices, rank, self.store.port, torch.get_num_threads())
-            process, connection = start_process(
-                run_rank, *place, name=f"lr rank {rank}"
-            )
-            self.processes.append(process)
-            self.connections.append(connection)
 
     def post(self, batch: RaggedBatch, cache: PagedKVCache, attention: str) -> None:
         """Tell them to repeat a pass."""
