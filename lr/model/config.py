@@ -122,7 +122,9 @@ def _read(raw: dict[str, Any]) -> ModelConfig:
     sizes = {name: _count(key, raw[key]) for name, key in SIZES.items()}
     # 2. Nothing that is not computed here.
     _refuse_other_networks(raw, kind)
-    _quotient(raw, "num_attention_heads", "num_key_value_heads")
+    heads, kv_heads = sizes["num_heads"], sizes["num_kv_heads"]
+    expected = f"a divisor of num_attention_heads ({heads})"
+    _expect(heads % kv_heads == 0, "num_key_value_heads", kv_heads, expected)
 
     # 3. Positions.
     theta, yarn = _rope(raw)
@@ -136,7 +138,9 @@ def _read(raw: dict[str, Any]) -> ModelConfig:
     # 4. transformers' defaults: 128 for Qwen3, hidden_size / heads for Qwen2.
     head_dim: Any = raw.get("head_dim", 128 if kind == "qwen3" else None)
     if head_dim is None and kind == "qwen2":
-        head_dim = _quotient(raw, "hidden_size", "num_attention_heads")
+        expected = f"a divisor of hidden_size ({raw['hidden_size']})"
+        _expect(raw["hidden_size"] % heads == 0, "num_attention_heads", heads, expected)
+        head_dim = raw["hidden_size"] // heads
     expected = "an even number (rotary embeddings turn pairs)"
     _expect(_count("head_dim", head_dim) % 2 == 0, "head_dim", head_dim, expected)
     return ModelConfig(
@@ -230,14 +234,6 @@ def _rope(raw: Mapping[str, Any]) -> tuple[float, YarnScaling | None]:
     numbers = {name: _positive(name, value) for name, value in rope.items()}
     factor = numbers.pop("factor", context / trained)
     return theta, YarnScaling(factor, trained, truncate=truncate, **numbers)
-
-
-def _quotient(raw: Mapping[str, Any], size: str, parts: str) -> int:
-    """One size divided by another, which must divide it."""
-    divides = raw[size] % raw[parts] == 0
-    _expect(divides, parts, raw[parts], f"a divisor of {size} ({raw[size]})")
-    quotient: int = raw[size] // raw[parts]
-    return quotient
 
 
 def _count(key: str, value: Any) -> int:
