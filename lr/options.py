@@ -16,9 +16,7 @@ from lr.types import SamplingParams, is_number, require, require_whole
 Mode = Literal["ar", "sd", "lr", "lr+sd"]
 TokenDrafter = Literal["ngram", "draft", "tree"]
 AcceptanceName = Literal["reject", "block", "match"]
-CouplingName = Literal["independent", "shared"]
 SegmenterName = Literal["blank_line", "sentence", "fixed"]
-Late = Literal["wait", "reject"]
 Driver = Literal["lockstep", "overlapped"]
 
 LEAST = {
@@ -71,11 +69,11 @@ class GenerateOptions:
     """The rule that accepts or rejects draft tokens: reject (rejection sampling), block
     (block verification), match (sample matching: emits exactly what plain decoding
     would)."""
-    coupling: CouplingName = "independent"
+    coupling: Literal["independent", "shared"] = "independent"
     """Whether the draft samples tokens, and the first alternative of each step, with
     the target's noise (shared). The distributions stay the same; draft and target agree
     more often."""
-    mode: Mode | None = None
+    mode: Literal[Mode, None] = None
     """ar: plain decoding of the target, one token at a time. sd: token-level
     speculative decoding. lr: Lookahead Reasoning, step by step. lr+sd: both,
     token-level speculation inside the steps. None: lr+sd with a draft (the tiny models:
@@ -90,7 +88,7 @@ class GenerateOptions:
     async), with at most `depth` unverified drafts."""
     max_target_rows: int | None = None
     """The most target steps in flight; None: one per node."""
-    late_drafts: Late = "wait"
+    late_drafts: Literal["wait", "reject"] = "wait"
     """Schedule depth, if a draft step is not finished when the target's is. wait: judge
     it later. reject: it counts as rejected, as in the official code; the answer then
     depends on timing. No other option has this effect."""
@@ -141,10 +139,10 @@ class GenerateOptions:
         )  # refuses impossible values before the models are loaded
         for name, hint in _type_hints().items():
             value = getattr(self, name)
-            if get_origin(hint) is Literal or name == "mode":
-                choices = MODES if name == "mode" else get_args(hint)
-                fits = value in choices or (name == "mode" and value is None)
-                require(fits, name, value, f"one of {', '.join(choices)}")
+            if get_origin(hint) is Literal:
+                choices = get_args(hint)
+                expected = f"one of {', '.join(map(str, choices))}"
+                require(value in choices, name, value, expected)
             elif hint is int or (hint == int | None and value is not None):
                 require_whole(name, value, LEAST.get(name, 1))
         name = "prompt_lookup_max (not below prompt_lookup_min)"

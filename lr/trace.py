@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import astuple, dataclass, field, fields
+from dataclasses import dataclass, field
+from operator import add
 from typing import Any
 
 from lr.spec.protocol import Emit, Message, NodeId
@@ -174,13 +175,13 @@ class TokenRounds:
         )
 
     def __add__(self, rounds: TokenRounds) -> TokenRounds:
-        return TokenRounds(*map(sum, zip(astuple(self), astuple(rounds), strict=True)))
+        return TokenRounds(*map(add, vars(self).values(), vars(rounds).values()))
 
     @property
     def conditional_acceptance(self) -> float | None:
         """accepted / tried: alpha 2 if acceptances are independent and equally
         likely."""
-        return self.accepted / self.tried if self.tried else None
+        return _ratio(self.accepted, self.tried)
 
 
 @dataclass(frozen=True)
@@ -210,29 +211,30 @@ class Stats:
     source_seconds: float = 0.0  # of a variant's step source
 
     def __add__(self, stats: Stats) -> Stats:
-        names = [field.name for field in fields(Stats)]
-        return Stats(*(getattr(self, name) + getattr(stats, name) for name in names))
+        return Stats(*map(add, vars(self).values(), vars(stats).values()))
 
     @property
     def step_acceptance(self) -> float | None:
         """Accepted / judged draft steps: the paper's acceptance rate alpha 1."""
-        return self.accepted / self.judged if self.judged else None
+        return _ratio(self.accepted, self.judged)
 
     @property
     def token_acceptance(self) -> float | None:
         """Accepted / drafted tokens of the target's rounds (vLLM's draft acceptance
         rate)."""
-        return (
-            self.rounds.accepted / self.rounds.drafted if self.rounds.drafted else None
-        )
+        return _ratio(self.rounds.accepted, self.rounds.drafted)
 
     @property
     def tokens_per_second(self) -> float | None:
-        return self.tokens / self.seconds if self.seconds else None
+        return _ratio(self.tokens, self.seconds)
 
     @property
     def tokens_per_target_pass(self) -> float | None:
-        return self.tokens / self.target_passes if self.target_passes else None
+        return _ratio(self.tokens, self.target_passes)
+
+
+def _ratio(part: float, whole: float) -> float | None:
+    return part / whole if whole else None
 
 
 def stats_of(timed: Sequence[tuple[float, object]]) -> Stats:
@@ -241,15 +243,20 @@ def stats_of(timed: Sequence[tuple[float, object]]) -> Stats:
     # 1. Only what every trace records, so that details change nothing.
     counted = [(when, event) for when, event in timed if isinstance(event, Statistic)]
     events = [event for _, event in counted]
-    emits = [e for e in events if isinstance(e, Emit)]
-    passes = [e for e in events if isinstance(e, ForwardPass)]
+
+    def all_of(kind: type[object]) -> list[Any]:
+        return [event for event in events if isinstance(event, kind)]
+
+    emits, calls = all_of(Emit), all_of(VerifierCall)
     # 2. Forwards and finished steps, by role: draft, then target.
-    draft, target = ([e.seconds for e in passes if e.role is role] for role in Role)
-    written = [e for e in events if isinstance(e, StepWritten)]
-    drafted, by_target = (
-        [len(e.step.tokens) for e in written if e.role is r] for r in Role
+    draft, target = (
+        [e.seconds for e in all_of(ForwardPass) if e.role is role] for role in Role
     )
-    rounds = [e for e in events if isinstance(e, TokenRound) and e.role is Role.TARGET]
+    drafted, by_target = (
+        [len(e.step.tokens) for e in all_of(StepWritten) if e.role is role]
+        for role in Role
+    )
+    rounds = [e for e in all_of(TokenRound) if e.role is Role.TARGET]
     return Stats(
         seconds=max((when for when, _ in counted), default=0.0),
         steps=len(emits),
@@ -262,11 +269,11 @@ def stats_of(timed: Sequence[tuple[float, object]]) -> Stats:
         draft_passes=len(draft),
         target_seconds=sum(target),
         draft_seconds=sum(draft),
-        verifier_seconds=sum(e.seconds for e in events if isinstance(e, VerifierCall)),
+        verifier_seconds=sum(call.seconds for call in calls),
         draft_tokens=sum(drafted),
         target_tokens=sum(by_target),
         rounds=TokenRounds.of(rounds),
-        verifier_passes=sum(e.passes for e in events if isinstance(e, VerifierCall)),
+        verifier_passes=sum(call.passes for call in calls),
         unjudged=len(failures(events)),
         source_seconds=sum(e.seconds for e in events if isinstance(e, SourceCall)),
     )

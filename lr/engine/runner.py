@@ -11,8 +11,9 @@ Read next: `model/qwen.py`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from math import prod
 from typing import Any, Literal
 
@@ -170,23 +171,20 @@ class ModelRunner:
         self.hidden = []
         if sum(lengths) <= self.max_batch_tokens:
             rows = self._forward(branches, uncomputed, num_rows)  # [sum of num_rows, v]
-            return list(rows if logits == "last" else rows.split(num_rows))
-        pieces = [
-            self._in_pieces(*pair) for pair in zip(branches, num_rows, strict=True)
-        ]
-        return [piece[0] for piece in pieces] if logits == "last" else pieces
+        else:
+            pieces = map(self._in_pieces, branches, num_rows)
+            rows = torch.cat([*chain.from_iterable(pieces)])
+        return list(rows if logits == "last" else rows.split(num_rows))
 
-    def _in_pieces(self, branch: Branch, num_rows: int) -> Tensor:
-        """The last `num_rows` rows [num_rows, v] of one branch. Example: 5 rows of 11
-        tokens, at most 4 tokens at a time; pieces of 4, 4 and 3 tokens give their last
-        0, 2 and 3 rows.
+    def _in_pieces(self, branch: Branch, num_rows: int) -> Iterator[Tensor]:
+        """The last `num_rows` rows [num_rows, v] of one branch, piece by piece. Example:
+        5 rows of 11 tokens, at most 4 tokens at a time; pieces of 4, 4 and 3 tokens
+        give their last 0, 2 and 3 rows.
         """
-        pieces = []
         while tokens := branch.uncomputed[: self.max_batch_tokens]:
             later = len(branch.uncomputed) - len(tokens)  # in the pieces to come
             rows = min(len(tokens), max(0, num_rows - later))
-            pieces.append(self._forward([branch], [tokens], [rows]))
-        return torch.cat(pieces)
+            yield self._forward([branch], [tokens], [rows])
 
     @torch.inference_mode()
     def _forward(

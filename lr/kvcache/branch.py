@@ -48,13 +48,8 @@ class BlockTable:
         above."""
         assert 0 <= start <= stop <= self.length
         size = self.block_size
-        slots: list[int] = []
-        for index in range(start // size, blocks_for(stop, size)):
-            first = max(start, index * size)
-            last = min(stop, (index + 1) * size)
-            shift = (self.blocks[index] - index) * size  # slot minus position
-            slots += range(first + shift, last + shift)
-        return slots
+        blocks = self.blocks
+        return [blocks[t // size] * size + t % size for t in range(start, stop)]
 
 
 Tables = Sequence[BlockTable]

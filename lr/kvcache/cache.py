@@ -45,11 +45,9 @@ def integers(
     `.to("cuda")` would wait for all queued work; from pinned memory, which PyTorch
     keeps until then, the copy is queued too.
     """
-    if device.type != "cuda":
-        return torch.tensor(values, dtype=dtype).to(device)
-    return torch.tensor(values, dtype=dtype, pin_memory=True).to(
-        device, non_blocking=True
-    )
+    on_cuda = device.type == "cuda"
+    numbers = torch.tensor(values, dtype=dtype, pin_memory=on_cuda)
+    return numbers.to(device, non_blocking=on_cuda)
 
 
 class PagedKVCache:

@@ -15,27 +15,20 @@ def check_cache(
 
     `tables`: all tables that should be live, to find branches that were not
     released."""
-    tables = list(cache.live_tables if tables is None else tables)
-    pool = cache.pool
-    forgotten = cache.live_tables.difference(tables)  # branches that nobody released
-    assert not forgotten, (
-        f"{len(forgotten)} live tables were not given: {list(forgotten)}"
-    )
+    live = cache.live_tables
+    tables = live if tables is None else set(tables)
+    # branches that nobody released, or that were released too early
+    assert tables == live, f"not both given and live: {[*tables ^ live]}"
     for table in tables:
-        assert table in cache.live_tables, f"not a live table of this cache: {table}"
         fits = len(table.blocks) == blocks_for(table.length, cache.block_size)
         assert fits, f"blocks and length do not match: {table}"
-    # what the pool believes
-    counts = [pool.refcount(block) for block in range(pool.num_blocks)]
-    free = counts.count(0)
-    assert pool.num_free == free, (
-        f"{pool.num_free} blocks are free, {free} have no owner"
-    )
-    # what the tables say
+    # what the tables say, and what the pool believes
     held = Counter(block for table in tables for block in table.blocks)
-    for block, count in enumerate(counts):
-        if count != held[block]:
-            owners = [table for table in tables if block in table.blocks]
-            raise AssertionError(
-                f"block {block} has refcount {count}, held by {owners}"
-            )
+    for block in range(cache.pool.num_blocks):
+        count = cache.pool.refcount(block)
+        assert count == held[block], (
+            f"block {block} has refcount {count}, held by "
+            f"{[table for table in tables if block in table.blocks]}"
+        )
+    used = cache.pool.num_used
+    assert used == len(held), f"{used} blocks are in use, {len(held)} have an owner"

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lr.errors import CheckpointError
-from lr.model.byte_level import printable_bytes
 from lr.model.config import ModelConfig, read_config
 from lr.registry import Checkpoint, tiny_checkpoints
 from lr.rng import Stream
@@ -86,12 +85,14 @@ def dummy_tokenizer(name: str | Path) -> Any:
     vocabulary."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
+    from transformers.convert_slow_tokenizer import bytes_to_unicode
 
     size = shape(name).vocab_size
     expected = f"{END_ID + 1} or more, for the bytes and the end of sequence"
     require(size > END_ID, f"vocab_size of {name}", size, expected)
     words = {f"\u0120w{token}": token for token in range(END_ID + 1, size)}
-    vocabulary = {**printable_bytes(), DUMMY_END: END_ID, **words}
+    bytes_as_text = {text: byte for byte, text in bytes_to_unicode().items()}
+    vocabulary = {**bytes_as_text, DUMMY_END: END_ID, **words}
     backend = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(
         add_prefix_space=False, use_regex=False

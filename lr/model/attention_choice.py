@@ -62,12 +62,8 @@ def set_attention(model: CausalLM, kind: AttentionKind) -> None:
 
 def choose_attention(name: str, needs: AttentionNeeds) -> AttentionKind:
     """The first kind that goes by `name` and works. Raises SettingError."""
-    require(
-        name in ATTENTION_NAMES,
-        "attention",
-        name,
-        f"{', '.join(ATTENTION_NAMES[:-1])} or {ATTENTION_NAMES[-1]}",
-    )
+    expected = f"one of {', '.join(ATTENTION_NAMES)}"
+    require(name in ATTENTION_NAMES, "attention", name, expected)
     reasons = []
     for label, kind in candidates(needs, name):
         if not isinstance(kind, str):  # else the reason why not
@@ -148,9 +144,7 @@ def answers(model: CausalLM, kind: AttentionKind) -> Tensor:
     attention; the last two from a recording if the kind can be recorded."""
     set_attention(model, kind)
     cache = model.make_cache(4, BLOCK_SIZE)  # 64 tokens
-    graphs = None
-    if kind.tiles is not None:
-        graphs = StepGraphs(model, cache, rows=(1, 4))
+    graphs = StepGraphs(model, cache, rows=(1, 4)) if kind.tiles else None
     table = cache.new()
     rows = []
     for count in (37, 3, 1):  # a prompt, a chunk after a cache, one token

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 from lr.errors import CheckpointError, SettingError
-from lr.model.byte_level import printable_bytes
 from lr.model.files import read_json, resolve
 from lr.registry import Checkpoint, dummies
 from lr.types import require
@@ -68,8 +67,10 @@ class Codec:
         if Checkpoint.parse(name).dummy:
             return cls(dummies().dummy_tokenizer(name), name=name)
         directory = resolve(name_or_path, weights=False)
-        config = _read_optional(directory / "config.json")
-        generation_config = _read_optional(directory / "generation_config.json")
+        files = (directory / "config.json", directory / "generation_config.json")
+        config, generation_config = (
+            read_json(file) if file.is_file() else {} for file in files
+        )
         eos_ids: list[Any] = []
         for stated in (config, generation_config):  # either may name some
             ids = stated.get("eos_token_id")
@@ -208,12 +209,9 @@ def require_same(target: Codec, draft: Codec) -> None:
         {token: text for text, token in codec.tokenizer.get_vocab().items()}
         for codec in (target, draft)
     )
-    added = {
-        *target.tokenizer.added_tokens_decoder,
-        *draft.tokenizer.added_tokens_decoder,
-    }
+    added = target.tokenizer.added_tokens_decoder | draft.tokenizer.added_tokens_decoder
     differences = []
-    for token in sorted(target_texts.keys() | draft_texts.keys()):  # ids of either
+    for token in sorted(target_texts | draft_texts):  # ids of either
         # None: it has no such id
         texts = target_texts.get(token), draft_texts.get(token)
         if texts[0] != texts[1] and not (token in added and None in texts):
@@ -225,10 +223,6 @@ def require_same(target: Codec, draft: Codec) -> None:
             f"{'; '.join(differences[:3])}. A draft must share the target's token ids: "
             "choose one of the same family."
         )
-
-
-def _read_optional(file: Path) -> dict[str, Any]:
-    return read_json(file) if file.is_file() else {}
 
 
 def same_files(directory: Path, other: str) -> bool:
@@ -271,20 +265,17 @@ def byte_table(tokenizer: Any) -> list[bytes]:
     added tokens and for the marks of a thought (`</think>`), which some checkpoints flag
     as special: without them a thought would be read as the reply. Raises
     CheckpointError for another kind of tokenizer."""
-    decoder = tokenizer.backend_tokenizer.decoder
-    described = json.loads(decoder.__getstate__()) if decoder else {}
-    # a chain of decoders, or one
-    parts = [part["type"] for part in described.get("decoders", [described]) if part]
-    if "ByteLevel" not in parts:
+    decoder = repr(tokenizer.backend_tokenizer.decoder)  # one, a chain, or None
+    if "ByteLevel(" not in decoder:
         raise CheckpointError(
-            f"the tokenizer ({type(tokenizer).__name__}) decodes by {parts or 'nothing'}; "
+            f"the tokenizer ({type(tokenizer).__name__}) decodes by {decoder:.200}; "
             "expected a byte-level BPE as Qwen has it, in which each token has its own "
             "bytes, which are needed to find the ends of steps."
         )
-    printable = printable_bytes()  # "Ġ" is the space
-    byte_of = defaultdict(
-        lambda: 0x100, {ord(c): byte for c, byte in printable.items()}
-    )
+    from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+    printed = bytes_to_unicode().items()  # "Ġ" is the space
+    byte_of = defaultdict(lambda: 0x100, {ord(text): byte for byte, text in printed})
     vocabulary = tokenizer.get_vocab()
     table = [b""] * (max(vocabulary.values()) + 1)  # unused ids stay empty
     for text, token in vocabulary.items():
@@ -292,9 +283,7 @@ def byte_table(tokenizer: Any) -> list[bytes]:
             table[token] = text.translate(byte_of).encode("latin-1")
         except UnicodeEncodeError:  # the token is its own text, as in the library
             table[token] = text.encode()
-    special_ids = tokenizer.all_special_ids
-    for token in special_ids:
-        table[token] = b""
+    special_ids = tokenizer.all_special_ids  # which are added tokens, too
     for token, added in tokenizer.added_tokens_decoder.items():
         special = added.special or token in special_ids
         hidden = special and "think" not in added.content.lower()

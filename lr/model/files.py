@@ -143,11 +143,12 @@ def open_tensors(directory: Path) -> dict[str, StoredTensor]:
     for file in weight_files(directory):
         try:
             with safe_open(str(file), framework="pt") as handle:
-                views = {key: handle.get_slice(key) for key in handle.offset_keys()}
-                stored = {
-                    key: StoredTensor(file, key, view.get_shape(), view.get_dtype())
-                    for key, view in views.items()
-                }
+                stored = {}
+                for key in handle.offset_keys():
+                    view = handle.get_slice(key)
+                    stored[key] = StoredTensor(
+                        file, key, view.get_shape(), view.get_dtype()
+                    )
         except (SafetensorError, OSError) as error:
             raise CheckpointError(
                 f"{file} is not a complete safetensors file ({error}). It may be "

@@ -52,9 +52,7 @@ class _Recording:
     is known here, so that only changes are sent."""
 
     rows: Tensor  # [3, n]: tokens, positions and slots
-    borders: Tensor  # [n + 1] int32
-    owners: Tensor  # [n] int32
-    blocks: Tensor  # [n, pages] int32: those of sequence i in row i
+    tiles: Tiles  # n of them, with views of rows; the blocks of sequence i in row i
     replay: Callable[[], Tensor]
     num_rows: int = 0  # of the last batch
     counts: tuple[int, ...] = ()  # of its sequences
@@ -73,15 +71,16 @@ class _Recording:
         # 2. The tiles; those that are left over are empty.
         if batch.counts != self.counts:
             borders, owners = cut_tiles(batch.counts, tile)
-            left_over = len(self.owners) - len(owners)
-            self.borders.copy_(ints(borders + [n] * left_over))
-            self.owners.copy_(ints(owners + [0] * left_over))
+            left_over = len(self.tiles.owners) - len(owners)
+            self.tiles.borders.copy_(ints(borders + [n] * left_over))
+            self.tiles.owners.copy_(ints(owners + [0] * left_over))
             self.counts = batch.counts
 
         # 3. The blocks of each sequence that has others than its row.
         for row, table in enumerate(batch.tables):
             if self.sent.get(row) != table.blocks:
-                self.blocks[row, : len(table.blocks)].copy_(ints(table.blocks))
+                held = self.tiles.blocks[row, : len(table.blocks)]
+                held.copy_(ints(table.blocks))
                 self.sent[row] = table.blocks[:]
 
 
@@ -122,43 +121,36 @@ class StepGraphs:
         pages = blocks_for(context, cache.block_size)
 
         # 2. The forward, which only launches kernels.
-        def compute(
-            rows: Tensor, borders: Tensor, owners: Tensor, blocks: Tensor
-        ) -> Tensor:
-            tokens, positions, slots = rows.unbind(0)
-            longest = min(self.tile, len(tokens))
-            tiles = Tiles(positions, slots, borders, owners, blocks, longest)
-            return model.logits(
-                model.trunk(tokens, positions, attend_tiles(tiles, cache))
-            )
+        def compute(tokens: Tensor, tiles: Tiles) -> Tensor:
+            attend = attend_tiles(tiles, cache)
+            return model.logits(model.trunk(tokens, tiles.positions, attend))
 
         # 3. The recordings; smaller ones reuse the memory of the largest.
         for size in sorted(rows, reverse=True):
+            buffer = self.padding_row.repeat(1, size)  # [3, size]
+            tokens, positions, slots = buffer.unbind(0)
             borders = torch.arange(size + 1, dtype=torch.int32, device=model.device)
+            owners = borders[:-1].clone()
             blocks = borders.new_full((size, pages), padding)
-            buffers = (
-                self.padding_row.repeat(1, size),  # [3, size]
-                borders,
-                borders[:-1].clone(),
-                blocks,
-            )
+            longest = min(self.tile, size)
+            tiles = Tiles(positions, slots, borders, owners, blocks, longest)
             try:
-                replay = record(partial(compute, *buffers))
+                replay = record(partial(compute, tokens, tiles))
             except Exception as error:  # a kernel that does not fit may raise anything
                 raise SettingError(
                     f"a CUDA graph of {size} rows cannot be recorded ({error}). Use "
                     "--no_cuda_graphs."
                 ) from error
-            self._recordings[size] = _Recording(*buffers, replay)
+            self._recordings[size] = _Recording(buffer, tiles, replay)
 
     def run(self, batch: RaggedBatch) -> Tensor | None:
         """Logits [m, v] of the batch's logit rows, a new tensor; None if no recording
         fits."""
-        n, recordings = len(batch.tokens), self._recordings
-        size = min((size for size in recordings if size >= n), default=None)
-        if size is None:
+        n = len(batch.tokens)
+        fitting = [each for size, each in self._recordings.items() if size >= n]
+        if not fitting:
             return None
-        recording = recordings[size]
+        recording = fitting[-1]  # the smallest; they were recorded from the largest on
         recording.send(batch, self.tile, self.padding_row)
         logits = recording.replay()
         if batch.logit_rows is None:

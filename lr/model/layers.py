@@ -30,6 +30,11 @@ class Module(nn.Module):
     """An `nn.Module` whose call is its `forward`, unless somebody has put a hook on it.
     Hooks for all modules at once (`register_module_forward_hook`) do not run."""
 
+    # Where nn.Module keeps what it consists of; a forward knows what it finds there.
+    _modules: dict[str, Any]
+    _parameters: dict[str, Any]
+    _buffers: dict[str, Any]
+
     def __call__(self, *args: Any) -> Any:
         hooks = self._forward_hooks or self._forward_pre_hooks
         if hooks or self._backward_hooks or self._backward_pre_hooks:
@@ -41,8 +46,7 @@ class Linear(Module, nn.Linear):
     """y = W x (+ b)."""
 
     def forward(self, x: Tensor) -> Tensor:
-        weights: dict[str, Any] = self._parameters
-        return product(x, weights["weight"], weights["bias"])
+        return product(x, self._parameters["weight"], self._parameters["bias"])
 
 
 BFLOAT16_UNITS = ("amx_bf16", "avx512_bf16")  # the better first
@@ -109,8 +113,7 @@ class RMSNorm(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x [..., size] -> [..., size]."""
-        weights: dict[str, Any] = self._parameters
-        return self.scaled(x, weights["weight"])
+        return self.scaled(x, self._parameters["weight"])
 
     def scaled(self, x: Tensor, weight: Tensor) -> Tensor:
         """The formula with this weight [..., size]."""
@@ -145,9 +148,7 @@ class HeadNorm(RMSNorm):
 
     def rows(self) -> Tensor:
         """The weight of every head, [h + k, d]."""
-        weights: dict[str, Any] = self._parameters
-        buffers: dict[str, Any] = self._buffers
-        return weights["weight"].take(buffers["places"])
+        return self._parameters["weight"].take(self._buffers["places"])
 
 
 class Attention(Module):
@@ -168,7 +169,7 @@ class Attention(Module):
         self, x: Tensor, cos: Tensor, signed_sin: Tensor, attend: Attend
     ) -> Tensor:
         """x [n, e] -> [n, e]."""
-        parts: dict[str, Any] = self._modules
+        parts = self._modules
         n = x.shape[0]
         h = self.num_heads
         k = self.num_kv_heads
@@ -195,7 +196,7 @@ class MLP(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x [n, e] -> [n, e]."""
-        parts: dict[str, Any] = self._modules
+        parts = self._modules
         gate, up = parts["gate_up"](x).chunk(2, dim=-1)  # [n, width] each
         return parts["down"](F.silu(gate) * up)
 
@@ -214,7 +215,7 @@ class DecoderLayer(Module):
         self, x: Tensor, cos: Tensor, signed_sin: Tensor, attend: Attend
     ) -> Tensor:
         """x [n, e] -> [n, e]."""
-        parts: dict[str, Any] = self._modules
+        parts = self._modules
         normed = parts["attention_norm"](x)
         x = x + parts["attention"](normed, cos, signed_sin, attend)
         return x + parts["mlp"](parts["mlp_norm"](x))

@@ -34,13 +34,16 @@ class Quantised(Linear):
     empty until `take` has brought all rows."""
 
     scale: Tensor
+    axis = 0  # of `scale`: the rows
 
     def __init__(self, rows: int, columns: int, bias: nn.Parameter | None) -> None:
         super().__init__(columns, rows, bias=False, device="meta")
         numbers, scale = self.quantised(torch.zeros(16, columns))
         numbers = numbers.new_empty(rows, *numbers.shape[1:])
+        shape = list(scale.shape)
+        shape[self.axis] = rows
         self.weight = nn.Parameter(numbers, requires_grad=False)
-        self.register_buffer("scale", scale.new_empty(rows, *scale.shape[1:]))
+        self.register_buffer("scale", scale.new_empty(shape))
         if bias is not None:
             self.bias = bias
 
@@ -49,10 +52,9 @@ class Quantised(Linear):
         """Quantise rows first, first + 1, ... of W. `first`: a multiple of
         `ROWS_AT_A_TIME`, because the kernel packs rows in blocks."""
         for rows in weight.split(ROWS_AT_A_TIME):
-            part = slice(first, first + len(rows))
-            self.weight[part], self.scale[part] = self.quantised(
-                rows.float().contiguous()
-            )
+            numbers, scale = self.quantised(rows.float().contiguous())
+            self.weight[first : first + len(rows)] = numbers
+            self.scale.narrow(self.axis, first, len(rows)).copy_(scale)
             first += len(rows)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -86,13 +88,10 @@ class Int8Linear(Quantised):
 
 
 class Int4Linear(Quantised):
-    """`weight` two in a byte, in the kernel's order; `scale` [rows, groups, 2]: scales
-    and zeros, in memory by groups, as the kernel reads them."""
+    """`weight` two in a byte, in the kernel's order; `scale` [groups, rows, 2]: scales
+    and zeros."""
 
-    def __init__(self, rows: int, columns: int, bias: nn.Parameter | None) -> None:
-        super().__init__(rows, columns, bias)
-        scale = self.scale.new_empty(columns // GROUP, rows, 2)
-        self.scale = scale.transpose(0, 1)
+    axis = 1
 
     @staticmethod
     def quantised(rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -104,11 +103,10 @@ class Int4Linear(Quantised):
         numbers = (groups - zero[..., None]).div_(scale[..., None]).round_().add_(8)
         numbers = numbers.clamp_(0, 15).int().flatten(1)
         packed = torch._convert_weight_to_int4pack_for_cpu(numbers, 1)
-        return packed, torch.stack((scale, zero), dim=2)
+        return packed, torch.stack((scale.t(), zero.t()), dim=2)
 
     def product(self, x: Tensor) -> Tensor:
-        scale = self.scale.transpose(0, 1)  # [groups, rows, 2]
-        return torch._weight_int4pack_mm_for_cpu(x, self.weight, GROUP, scale)
+        return torch._weight_int4pack_mm_for_cpu(x, self.weight, GROUP, self.scale)
 
 
 QUANTISED_KINDS: dict[str, type[Quantised]] = {"int8": Int8Linear, "int4": Int4Linear}

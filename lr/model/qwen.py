@@ -8,7 +8,7 @@ Python, so no hooks. Read next: `layers.py`, `attention.py`.
 """
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -102,12 +102,11 @@ class CausalLM(Module):
 
     def trunk(self, tokens: Tensor, positions: Tensor, attend: Attend) -> Tensor:
         """The final hidden states [n, e] of tokens [n] at positions [n]."""
-        parts: dict[str, Any] = self._modules
         x = self.embed(tokens)
         cos, signed_sin = self.rotary(positions, x.dtype)
-        for layer in parts["layers"]:
+        for layer in self.layers:
             x = layer(x, cos, signed_sin, attend)
-        return parts["norm"](x)
+        return self.norm(x)
 
     def embed(self, tokens: Tensor) -> Tensor:
         """The embeddings [n, e] of tokens [n]."""
@@ -116,10 +115,9 @@ class CausalLM(Module):
     def logits(self, hidden: Tensor) -> Tensor:
         """Unnormalised log-probabilities [m, v] of the token after each hidden state
         [m, e]."""
-        head = self.head
-        if head is not None:
-            return head(hidden)
-        return product(hidden, self.embedding.weight)
+        if self.head is None:
+            return product(hidden, self.embedding.weight)
+        return self.head(hidden)
 
     def forward(self, batch: RaggedBatch, cache: PagedKVCache) -> Tensor:
         """Write the K/V of a ragged batch into the cache, at the batch's slots, and

@@ -135,8 +135,7 @@ def config_of(source: str | Path) -> ModelConfig:
     """The configuration of a checkpoint's model or of a dummy, without a download of
     weights. Raises CheckpointError."""
     if Checkpoint.parse(source).dummy:
-        shape: ModelConfig = dummies().shape(source)
-        return shape
+        return dummies().shape(source)
     return read_config(resolve(source, weights=False))
 
 
@@ -247,18 +246,19 @@ def account(
     compared with it, in the `rows` that the caller is going to read.
     """
     needed = {piece.key: list(piece.shape) for piece in pieces(config)}
-    # stored, though it is tied
     spare_head = config.tie_word_embeddings and HEAD_KEY in tensors
-    allowed = {*needed, HEAD_KEY} if spare_head else set(needed)
+    if spare_head:  # stored, though it is tied
+        needed[HEAD_KEY] = needed[EMBEDDING_KEY]
     missing = [key for key in needed if key not in tensors]
-    unexpected = sorted(k for k in tensors.keys() - allowed if not k.endswith(BUFFERS))
-    others = []
+    others = tensors.keys() - needed.keys()
+    unexpected = sorted(key for key in others if not key.endswith(BUFFERS))
+    unfit = []
     for key in needed.keys() & tensors.keys():
         shape, dtype = tensors[key].shape, tensors[key].dtype
         if shape != needed[key] or dtype not in DTYPES:
             expected = f"{' or '.join(DTYPES)} {needed[key]}"
-            others.append(f"{key} is {dtype} {shape}, not {expected}")
-    faults = {"missing": missing, "unexpected": unexpected, "of another kind": others}
+            unfit.append(f"{key} is {dtype} {shape}, not {expected}")
+    faults = {"missing": missing, "unexpected": unexpected, "of another kind": unfit}
     texts = [
         f"{len(keys)} {fault}: {', '.join(keys[:10])}{', ...' if keys[10:] else ''}."
         for fault, keys in faults.items()
@@ -289,8 +289,8 @@ def stored_dtype(source: str | Path) -> torch.dtype:
     path = resolve(source, weights=False) / "config.json"
     raw = read_json(path)
     name = str(raw.get("dtype") or raw.get("torch_dtype") or "float32")
-    dtype: torch.dtype | None = getattr(torch, name.removeprefix("torch."), None)
-    if dtype is None or dtype not in DTYPES.values():
+    dtype: Any = getattr(torch, name.removeprefix("torch."), None)
+    if dtype not in DTYPES.values():
         raise CheckpointError(
             f"{path} says dtype {name!r}; expected one of float64, float32, bfloat16, "
             "float16. Give a dtype, or correct the file."
