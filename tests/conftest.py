@@ -13,7 +13,6 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 from weakref import WeakSet
 
 import pytest
@@ -59,6 +58,8 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if in_core(item.path):
             item.add_marker(pytest.mark.core)
+        if item.get_closest_marker("gpu") and not torch.cuda.is_available():
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
 
 
 def pytest_collection_finish():
@@ -101,7 +102,7 @@ def short_answers(monkeypatch):
     """Every answer ends after 24 tokens: for commands that have no flag for it."""
     from lr.engine.engine import Engine
 
-    ask: Any = Engine.question
+    ask = Engine.question
 
     def cut(engine, text, options, *rest):
         return ask(engine, text, replace(options, max_tokens=24), *rest)
@@ -138,6 +139,23 @@ def small_targets():
         yield
 
 
+@pytest.fixture(scope="session")
+def target(tmp_path_factory):
+    """A random checkpoint whose matrices can be quantised, and divided in two."""
+    from reasoner_kit import write_checkpoint
+
+    folder = tmp_path_factory.mktemp("target")
+    return write_checkpoint(folder, seed=1, layers=2, heads=(4, 2))
+
+
+@pytest.fixture(scope="session")
+def draft(tmp_path_factory):
+    """A random checkpoint that hardly ever agrees with `target`."""
+    from reasoner_kit import write_checkpoint
+
+    return write_checkpoint(tmp_path_factory.mktemp("draft"), seed=2)
+
+
 @pytest.fixture
 def whole_targets():
     """The tiny targets as they ship."""
@@ -152,7 +170,7 @@ def whole_targets():
 @pytest.fixture(scope="session", autouse=True)
 def caches():
     """Every cache that is built while the tests run, as long as somebody holds it."""
-    seen: WeakSet[PagedKVCache] = WeakSet()
+    seen = WeakSet()
     build = PagedKVCache.__init__
 
     def build_and_remember(self, **settings):

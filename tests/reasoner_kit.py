@@ -2,17 +2,13 @@
 the front door.
 """
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from tiny_training.checkpoint import save_model
+from toy_kit import randomised
 
 from lr.engine import loading
 from lr.model.config import ModelConfig
@@ -22,15 +18,8 @@ from lr.tiny.vocabulary import build_tokenizer
 
 
 def write_checkpoint(
-    folder: Path,
-    *,
-    seed: int,
-    layers: int = 1,
-    heads: tuple[int, int] = (2, 1),
-    padding: int = 0,
-    context: int = 512,
-    mode: str | None = "lr",
-) -> Path:
+    folder, *, seed, layers=1, heads=(2, 1), padding=0, context=512, mode="lr"
+):
     """A random checkpoint that speaks the tiny language's tokens (and babbles).
     `heads`: of queries and of keys; `padding`: unused rows of the embedding.
     `mode`: the one that it names.
@@ -42,18 +31,18 @@ def write_checkpoint(
             vocabulary, 16, 24, layers, *heads, 8, context, 1e-6, 1e4, False, True, True
         )
     )
-    noise = torch.Generator().manual_seed(seed)
-    for name, parameter in model.named_parameters():
-        drawn = torch.randn(parameter.shape, generator=noise)
-        parameter.data.copy_(1 + 0.1 * drawn if "norm" in name else 0.3 * drawn)
-    save_model(model.eval(), folder, extra={"eos_token_id": tokenizer.eos_token_id})
+    save_model(
+        randomised(model.eval(), seed),
+        folder,
+        extra={"eos_token_id": tokenizer.eos_token_id},
+    )
     tokenizer.save_pretrained(folder)
     settings = {"temperature": 0.7, "top_k": 30, "do_sample": True, "mode": mode}
     (folder / "generation_config.json").write_text(json.dumps(settings))
     return folder
 
 
-def load_small(name: str | Path, **how: Any) -> CausalLM:
+def load_small(name, **how):
     """As `load_model`, but the tiny target has two layers, not
     twenty: the weights of its draft, each changed by about 5 %.
     """
@@ -67,14 +56,14 @@ def load_small(name: str | Path, **how: Any) -> CausalLM:
 
 
 @contextmanager
-def with_loader(loader: Callable[..., CausalLM]) -> Iterator[None]:
+def with_loader(loader):
     """Meanwhile a `Reasoner` loads its models by `loader`."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loading, "load_model", loader)
         yield
 
 
-def write_foreign_checkpoint(folder: Path) -> Path:
+def write_foreign_checkpoint(folder):
     """The same network under a tokenizer that is not the tiny language's: two words
     have changed places.
     """

@@ -3,28 +3,17 @@ to mend one message and exit code 2."""
 
 import json
 import re
-import subprocess
-import sys
 import warnings
 from contextlib import suppress
 
 import pytest
 import torch
 from reasoner_kit import write_checkpoint
+from tests_root import python
 
 from lr.commands.cli import COMMANDS, main
 from lr.commands.options import Placement
 from lr.reasoner import Reasoner
-
-
-@pytest.fixture(scope="module")
-def target(tmp_path_factory):
-    return write_checkpoint(tmp_path_factory.mktemp("cli") / "target", seed=1)
-
-
-@pytest.fixture(scope="module")
-def draft(tmp_path_factory):
-    return write_checkpoint(tmp_path_factory.mktemp("cli") / "draft", seed=2)
 
 
 def test_help_explains_every_command_and_loads_no_torch():
@@ -43,9 +32,7 @@ for name in COMMANDS:
             raise AssertionError(f"{name} took {flag}")
         assert "torch" not in sys.modules, f"lr {name} {flag} loads torch"
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True
-    )
+    done = python("-c", program)
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.count("usage: lr") == len(COMMANDS)
     words = " ".join(done.stdout.replace("│", " ").split())
@@ -75,9 +62,9 @@ def test_unknown_commands_get_the_list(words, capsys):
 
 
 @pytest.mark.parametrize(
-    ("words", "meant"),
+    "words, meant",
     [("generat", "generate"), ("paly", "play"), ("play bord", "board"),
-     ("step trains", "train"), ("generate --dept 3", "--depth")],
+     ("step trains", "train"), ("generate --dept 3", "--depth")]
 )  # fmt: skip
 def test_what_may_be_meant_is_named(words, meant, capsys):
     with suppress(SystemExit):
@@ -116,7 +103,7 @@ def fails(capsys, words, *expected):
 
 
 @pytest.mark.parametrize(
-    ("flags", "named"),
+    "flags, named",
     [
         ("--depth many", "--depth"),
         ("--top_p 7", "top_p"),

@@ -14,12 +14,8 @@ from lr.types import Origin
 
 @pytest.mark.usefixtures("whole_targets")
 @pytest.mark.parametrize(
-    ("verifier", "options"),
-    [
-        ("oracle", {}),
-        ("judge", {"mode": "lr+sd"}),
-        ("oracle", {"schedule": "sync"}),
-    ],
+    "verifier, options",
+    [("oracle", {}), ("judge", {"mode": "lr+sd"}), ("oracle", {"schedule": "sync"})],
 )
 def test_the_draft_is_wrong_once_and_the_target_corrects_it(verifier, options):
     result = Reasoner("tiny-target", "tiny-draft", verifier).generate(
@@ -48,7 +44,7 @@ def test_every_command_without_a_question_asks_this_one():
 
 
 @pytest.mark.parametrize(
-    ("flags", "noun"),
+    "flags, noun",
     [
         (["What is the capital of France?"], "At first"),
         (["--schedule", "asink"], "depth (asynchronous"),

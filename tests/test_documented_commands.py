@@ -11,7 +11,8 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from itertools import chain
+from contextlib import redirect_stdout, suppress
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,7 @@ NOT_HERE = re.compile(
 
 
 def text_of(page):
-    text = page.read_text(encoding="utf-8")
+    text = page.read_text("utf-8")
     if page.suffix != ".ipynb":
         return text
     cells = json.loads(text)["cells"]
@@ -85,8 +86,6 @@ NOT_A_COMMAND = frozenset(
     "and depth draft driver lr makes math or rank reasoner tests verifier was".split()
 )
 """What follows lr where it is the mode, or the name of a process."""
-NEXT = frozenset(["lr", "make", "python", "$", "#", "|", "&&", "```"])
-"""Words with which something else begins."""
 
 
 def messages(path):
@@ -101,14 +100,10 @@ def messages(path):
     elif path.suffix == ".py":
         nodes = list(ast.walk(ast.parse(text)))
         joined = [node.values for node in nodes if isinstance(node, ast.JoinedStr)]
-        parts_of_joined = {id(part) for parts in joined for part in parts}
         for parts in joined:
-            yield "".join(
-                getattr(part, "value", "1") if is_text(part) else "1" for part in parts
-            )
-        yield from (
-            n.value for n in nodes if is_text(n) and id(n) not in parts_of_joined
-        )
+            yield "".join(part.value if is_text(part) else "1" for part in parts)
+        inside = {id(part) for parts in joined for part in parts}
+        yield from (n.value for n in nodes if is_text(n) and id(n) not in inside)
     else:
         yield text
 
@@ -117,59 +112,47 @@ def is_text(node):
     return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
-def sentence(text):
-    """The words of a command line at the start of a text, to the end of its sentence
-    or the start of another."""
-    before = ""
-    for word in re.findall(r"""(?:"[^"]*"|'[^']*'|[^\s"'])+""", text.split("`")[0]):
-        if word in NEXT and before != "--mode":
-            return
-        before = word.rstrip(".,:;")
-        before = before.removesuffix(")" * (word.count(")") > word.count("(")))
-        yield before
-        if before != word and word != "...":
-            return
+@pytest.fixture(scope="module")
+def flags():
+    """The flags of each command, as its help lists them."""
+    listed = {}
+    for name in COMMANDS:
+        with redirect_stdout(StringIO()) as printed, suppress(SystemExit):
+            main([name, "--help"])
+        listed[name] = {"--help", *re.findall(r"--\w+", printed.getvalue())}
+    return listed
 
 
-def missing(text, reads):
-    """What a text names and this project has not."""
-    line = re.sub(r"[\s\\]+", " ", text)
-    command = (
-        r"(?<![\w.+/-])(?<!from )(?<!import )lr ([a-z]+(?:(?:, [a-z]+)+ and [a-z]+)?)\b"
-    )
-    for match in re.finditer(command, line):
-        names = re.split(", | and ", match[1])
-        for name in names:
-            if name not in COMMANDS and name not in NOT_A_COMMAND:
-                yield f"lr {name}"
-        words = list(sentence(line[match.end() :]))
-        flags = [i for i, word in enumerate(words, 1) if word.startswith("--")]
-        if flags and names[0] in COMMANDS:
-            # Are the words after the last flag its values? If none are, they are made up.
-            upto, after = words[: flags[-1]], words[flags[-1] :]
-            values = ([], after[:1], after[:2], ["1"], ["1", "1"])
-            if not any(reads(" ".join(["lr", names[0], *upto, *v])) for v in values):
-                yield " ".join([match[0], *upto])
-    for module in re.findall(r"python -m (lr(?:\.\w+)*)", line):
-        if importlib.util.find_spec(module) is None:
-            yield module
-    for script in re.findall(r"python ([a-z_]+/[\w/]+\.py)", line):
-        if not (ROOT / script).exists():
-            yield script
+COMMAND = r"""(?x)
+    (?<![\w.+/-])(?<!from[ ])(?<!import[ ])
+    lr[ ] ([a-z]+ (?: (?:,[ ][a-z]+)+ [ ]and[ ][a-z]+ )?) \b
+    (?= ( (?: (?![ ](?:lr|make|python)\b | [.:;]([ ]|$)) [^`|&$] )* ) )
+"""
+"""Names of commands, and what follows to the end of the sentence or another command."""
+NAMED = {
+    r"python -m (lr(?:\.\w+)*)": importlib.util.find_spec,
+    r"python ([a-z_]+/[\w/]+\.py)": lambda script: (ROOT / script).exists(),
+    r"(?:lookahead-reasoning|\.)\[(\w+)\]": PROJECT["optional-dependencies"].get,
     # `make target`, make target VAR=, and a line of its own
-    makes = re.findall(r"`make ([a-z]\w*)|\bmake ([a-z]+) (?=[A-Z_]+=)", line)
-    for target in {
-        *chain(*makes),
-        *re.findall(r"^ *make (\w+) *(?:#.*)?$", text, re.M),
-    }:
-        if target and not re.search(rf"^{target}:", MAKEFILE, re.M):
-            yield f"make {target}"
-    for variable in re.findall(r"\bmake [a-z ]*([A-Z_]+)=", line):
-        if not re.search(rf"^{variable} \?=", MAKEFILE, re.M):
-            yield f"make {variable}="
-    for extra in re.findall(r"(?:lookahead-reasoning|\.)\[(\w+)\]", line):
-        if extra not in PROJECT["optional-dependencies"]:
-            yield f"the extra {extra}"
+    r"`make ([a-z]\w*)": lambda target: f"\n{target}:" in MAKEFILE,
+    r"\bmake ([a-z]+) (?=[A-Z_]+=)": lambda target: f"\n{target}:" in MAKEFILE,
+    r"(?m)^ *make (\w+) *(?:#.*)?$": lambda target: f"\n{target}:" in MAKEFILE,
+    r"\bmake [a-z ]*([A-Z_]+)=": lambda variable: f"\n{variable} ?=" in MAKEFILE,
+}
+"""How a text names something, and whether that is there."""
+
+
+def missing(text, flags):
+    """What a text names and this project has not."""
+    for names, more, _ in re.findall(COMMAND, re.sub(r"[\s\\]+", " ", text)):
+        for name in re.split(", | and ", names):
+            if name in COMMANDS:
+                unknown = set(re.findall(r"--[a-z]\w+", more)) - flags[name]
+                yield from (f"lr {name} {flag}" for flag in unknown)
+            elif name not in NOT_A_COMMAND:
+                yield f"lr {name}"
+    for pattern, is_there in NAMED.items():
+        yield from (name for name in re.findall(pattern, text) if not is_there(name))
     for statement in re.findall(r"\bfrom lr[.\w]* import \w+(?:, \w+)*", text):
         try:
             exec(statement)
@@ -177,19 +160,18 @@ def missing(text, reads):
             yield str(error)
 
 
-def test_what_messages_and_pages_name_exists(reads):
+def test_what_messages_and_pages_name_exists(flags):
     """Commands with their flags, modules, scripts, targets, extras and imports."""
     assert [
         f"{path.relative_to(ROOT)}: {fault}"
         for path in SOURCES
         for text in messages(path)
-        for fault in missing(text, reads)
+        for fault in missing(text, flags)
     ] == []
 
 
-@pytest.mark.parametrize(
-    "message",
-    [
+def test_a_message_that_names_what_is_not_there_is_noticed(flags):
+    for message in (
         "Draw it with lr draw FILE.",
         "lr step, play and draw read it.",
         "Record it (lr generate --tracks FILE) first.",
@@ -200,21 +182,15 @@ def test_what_messages_and_pages_name_exists(reads):
         "make grade EXERCISE=fit",
         'pip install "lookahead-reasoning[plots]"',
         "from lr.types import Nodes",
-    ],
-)
-def test_a_message_that_names_what_is_not_there_is_noticed(message, reads):
-    assert list(missing(message, reads)) != []
+    ):
+        assert [*missing(message, flags)], message
 
 
-def test_flags_that_messages_of_the_package_name_exist(capsys):
-    for name in COMMANDS:
-        with pytest.raises(SystemExit):
-            main([name, "--help"])
-    flags = set(re.findall(r"--\w+", capsys.readouterr().out))
-    said = "\n".join(
-        text for path in CODE if ROOT / "lr" in path.parents for text in messages(path)
-    )
-    assert set(re.findall(r"(?<![\w-])--[a-z]\w+", said)) - flags == {"--version"}
+def test_flags_that_messages_of_the_package_name_exist(flags):
+    package = [path for path in CODE if ROOT / "lr" in path.parents]
+    texts = "\n".join(text for path in package for text in messages(path))
+    named = set(re.findall(r"(?<![\w-])--[a-z]\w+", texts))
+    assert named <= set().union({"--version"}, *flags.values())
 
 
 @pytest.mark.ci

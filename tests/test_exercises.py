@@ -17,17 +17,17 @@ OTHER_ANSWERS = {
     "residual": [
         ({"min(1.0, p / q)": "1.0 if p >= q else p / q",
           "(p - q).clamp(min=0)": "(p - q).relu()"}, "Well done!"),
-        ({"min(1.0, p / q)": "p / q"}, "has to stay with probability 1"),
+        ({"min(1.0, p / q)": "p / q"}, "has to stay with probability 1")
     ],
     "block_verification": [
         ({"(w[i] * p_rows[i] - q_rows[i]).clamp(min=0)": "(p_rows[i] * w[i] - q_rows[i]).relu()",
           "endings[::-1]": "list(reversed(endings))"}, "Well done!"),
-        ({"reversed(range(n))": "range(n)"}, "✗"),
+        ({"reversed(range(n))": "range(n)"}, "✗")
     ],
     "copy_on_write": [
         ({"table.room > 0": "table.length % table.block_size",
           "(more + must_copy)": "(more + bool(must_copy))"}, "Well done!"),
-        ({"count > 0 and ": ""}, "count = 0 writes nothing"),
+        ({"count > 0 and ": ""}, "count = 0 writes nothing")
     ],
     "accept_rule": [
         ({"        if aligned is None:\n            return Decide.WAIT\n        if aligned:\n"
@@ -35,24 +35,24 @@ OTHER_ANSWERS = {
           "            return number if aligned else Decide.WAIT\n"}, "Well done!"),
         ({"Decide.CORRECT if target_ready and not drafts_to_come else Decide.WAIT":
           "Decide.CORRECT"}, "Hint: A verdict that is None is not known yet; only False rejects. "
-          "And the target's step can be taken once it is there"),
+          "And the target's step can be taken once it is there")
     ],
     "controller": [
         ({"self.hits = 0.5": "self.hits = 1.0", "self.trials = 1.0": "self.trials = 2.0"},
          "Well done!"),
-        ({"return max(1, sync_best_k": "return 9 * max(1, sync_best_k"}, "from 0 to 6"),
+        ({"return max(1, sync_best_k": "return 9 * max(1, sync_best_k"}, "from 0 to 6")
     ],
     "verifier": [
         ({"    return meaning(draft) == meaning(target)":
           "    return draft == target or not meaning(draft) != meaning(target)"}, "Well done!"),
-        ({"meaning(draft) == meaning(target)": "True"}, "aligned accepts"),
+        ({"meaning(draft) == meaning(target)": "True"}, "aligned accepts")
     ],
     "fit": [
         ({"np.zeros(1 + scaled.shape[1])": "np.full(1 + scaled.shape[1], 0.1)",
           "0.5 * weights": "0.1 * weights"}, "Well done!"),
         ({"return minimize(loss, np.zeros(1 + scaled.shape[1])).x":
-          "return np.zeros(1 + scaled.shape[1])"}, "is off by"),
-    ],
+          "return np.zeros(1 + scaled.shape[1])"}, "is off by")
+    ]
 }  # fmt: skip
 """By exercise: another right answer, and a wrong one that is not collected, as changes of
 the solution; and what the grader says."""
@@ -120,14 +120,14 @@ def test_a_students_own_wording_of_a_mistake_is_named(grader, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("source", "sentence"),
+    "source, sentence",
     [
         ("def accept_prob(p, q):\n    return p / 0\ndef residual(p, q):\n    return p\n",
          "Your code raised ZeroDivisionError in line 2, `return p / 0`: float division by zero"),
         ("def accept_prob(p, q:\n", "Python cannot read line 1 of residual.py"),
         ("def residual(p, q):\n    return p\n", "residual.py has no accept_prob"),
-        ("import missing_package\n", "a file that Python can read\n\nYour code raised Module"),
-    ],
+        ("import missing_package\n", "a file that Python can read\n\nYour code raised Module")
+    ]
 )  # fmt: skip
 def test_an_error_is_a_sentence(grader, tmp_path, source, sentence):
     path = tmp_path / "residual.py"

@@ -95,7 +95,7 @@ WRONG = {
     f"{DONE}    return nodes[1:] if agree else [Node(root.prefix)]": "[Node(...)]",
     f"{DONE}    return nodes[1:] or [] if agree else []": "[Node(...)]",
     f"{DONE}    return nodes[1:] if agree and nodes[1:] else [Node(root.target.step)]":
-    "old prefix and the target's step",
+    "old prefix and the target's step"
 }  # fmt: skip
 """By answer: what the check says about it."""
 
@@ -119,10 +119,10 @@ def code_of_the_notebook():
 
 @pytest.mark.usefixtures("scratch")
 @pytest.mark.parametrize(
-    ("answers", "whole"),
+    "answers, whole",
     [(RIGHT[0], False), pytest.param(RIGHT[1], True, marks=pytest.mark.ci)],
 )
-def test_the_notebook_runs_with_right_answers_and_shows_what_it_shows(answers, whole):
+def test_the_notebook_shows_the_same_with_right_answers(answers, whole):
     names = {}
     for cell in code_of_the_notebook():
         if "same=never" in cell.source and not whole:  # the slowest

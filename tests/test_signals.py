@@ -76,17 +76,17 @@ def test_ctrl_c_while_modules_are_imported(tmp_path, after):
     )
 
 
-def test_a_closed_terminal_ends_a_run(tmp_path):
-    """The signal comes to the run alone, when the first answer is there; it stays. A
-    `kill` goes the same way."""
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGKILL])
+def test_a_closed_terminal_or_a_kill_ends_a_run(tmp_path, number):
+    """The signal comes to the run alone, when the first answer is there; it stays."""
     output = tmp_path / "run"
     program = started(*LONG.split(), str(output))
     deadline = time.monotonic() + 120
     while not any(output.glob("[0-9]*.json")) and time.monotonic() < deadline:
         time.sleep(0.05)
-    program.send_signal(signal.SIGHUP)
+    program.send_signal(number)
     _, said = program.communicate(timeout=60)
-    assert program.returncode == -signal.SIGHUP and "Traceback" not in said
+    assert program.returncode == -number and "Traceback" not in said
     assert gone(program.pid)
     assert any(output.glob("[0-9]*.json"))
 

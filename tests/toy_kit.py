@@ -3,16 +3,12 @@ twelve tokens, writers, an engine with such models, and draft workers that are s
 down or broken on purpose.
 """
 
-from __future__ import annotations
-
 import os
 import pickle
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,20 +18,16 @@ from torch.overrides import TorchFunctionMode
 from lr.engine.answer import Answer
 from lr.engine.engine import Engine
 from lr.engine.runner import ModelRunner, Runners
-from lr.engine.worker import DraftWorker, Parts
 from lr.errors import OutOfBlocks
-from lr.kvcache.branch import Branch
 from lr.model.config import ModelConfig
 from lr.model.qwen import CausalLM
 from lr.options import make_options
 from lr.page_engine import emission
 from lr.rng import Stream
-from lr.spec.protocol import Limits
-from lr.spec.variant import Variant
-from lr.spec.verifiers.base import Pair, Verifier
+from lr.spec.verifiers.base import Verifier
 from lr.spec.write import StepJob, StepWriter, WriterConfig
 from lr.trace import ForwardPass, Trace
-from lr.types import EmittedStep, Finish, Origin, Role, SamplingParams, Step, Verdict
+from lr.types import EmittedStep, Finish, Origin, Role, SamplingParams, Verdict
 
 EOS = 11
 PIECES = [
@@ -53,19 +45,29 @@ sequence, which has no bytes.
 PROMPT = [5, 6, 7]
 
 
-def random_model(
-    seed: int, *, layers: int = 1, vocab_size: int = len(PIECES), context: int = 512
-) -> CausalLM:
+def random_model(seed, *, layers=1, vocab_size=12, context=512):
     """A random model whose distributions are neither flat nor one-hot."""
     config = ModelConfig(
         vocab_size, 32, 48, layers, 4, 2, 8, context, 1e-6, 10_000.0, False, True, True
     )
-    model = CausalLM(config).double().requires_grad_(False).eval()
+    return randomised(CausalLM(config).double().requires_grad_(False).eval(), seed)
+
+
+def randomised(model, seed):
+    """The model, every parameter drawn anew: weights around 0, norms around 1."""
     noise = torch.Generator().manual_seed(seed)
     for name, parameter in model.named_parameters():
-        drawn = torch.randn(parameter.shape, generator=noise, dtype=torch.float64)
-        parameter.copy_(1 + 0.1 * drawn if "norm" in name else 0.3 * drawn)
+        drawn = torch.randn(parameter.shape, generator=noise, dtype=parameter.dtype)
+        parameter.data.copy_(1 + 0.1 * drawn if "norm" in name else 0.3 * drawn)
     return model
+
+
+def poisoned(runner):
+    """The runner; its cache shows NaN to whoever looks where nothing is written."""
+    runner.cache.poison_freed = True
+    runner.cache.keys.fill_(torch.nan)
+    runner.cache.values.fill_(torch.nan)
+    return runner
 
 
 @dataclass(kw_only=True)
@@ -75,10 +77,10 @@ class KitWriter(StepWriter):
     stream: Stream
     trace: Trace
 
-    def job(self, branch: Branch, index: int, limit: int) -> StepJob:
+    def job(self, branch, index, limit):
         return StepJob(branch, index, limit, self.stream.fold_in(index), self.trace)
 
-    def write(self, jobs: Sequence[StepJob]) -> list[Step]:
+    def write(self, jobs):
         """Write one step per job, to its end."""
         for job in jobs:
             self.begin(job)
@@ -88,21 +90,21 @@ class KitWriter(StepWriter):
 
 
 def writer(
-    role: Role,
-    model: CausalLM,
+    role,
+    model,
     *,
-    temperature: float = 0.0,
-    seed: int = 0,
-    stream: str | None = None,
-    num_blocks: int = 300,
-    block_size: int = 4,
-    trace: Trace | None = None,
-) -> KitWriter:
+    temperature=0.0,
+    seed=0,
+    stream=None,
+    num_blocks=300,
+    block_size=4,
+    trace=None,
+):
     """A writer on a runner of its own; `stream` names its randomness (None: the role's
     own)."""
     trace = Trace() if trace is None else trace
 
-    def saw(branches: int, tokens: int, seconds: float) -> None:
+    def saw(branches, tokens, seconds):
         trace.record(ForwardPass(role, branches, tokens, seconds))
 
     return KitWriter(
@@ -116,9 +118,7 @@ def writer(
     )
 
 
-def decode_plainly(
-    prompt: Sequence[int], target: KitWriter, limits: Limits
-) -> Iterator[EmittedStep]:
+def decode_plainly(prompt, target, limits):
     """Plain decoding of the target, step by step: the baseline of every comparison,
     with the keys that Lookahead Reasoning uses.
     """
@@ -137,7 +137,7 @@ def decode_plainly(
         target.close(branch)
 
 
-def tokens_of(emitted: Iterable[EmittedStep]) -> list[int]:
+def tokens_of(emitted):
     return [token for step in emitted for token in step.step.tokens]
 
 
@@ -151,9 +151,7 @@ class Waits(TorchFunctionMode):
     )
     count = 0
 
-    def __torch_function__(
-        self, func: Callable, types: object, args: tuple = (), kwargs: object = None
-    ) -> object:
+    def __torch_function__(self, func, types, args=(), kwargs=None):
         self.count += func in self.READS
         self.count += func is Tensor.__getitem__ and isinstance(args[1], list)
         return func(*args, **(kwargs or {}))  # type: ignore[dict-item]
@@ -175,58 +173,59 @@ class ToyCodec:
     generation_config: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def eos_ids(self) -> frozenset[int]:
+    def eos_ids(self):
         return frozenset() if self.endless else frozenset({EOS})
 
-    def token_bytes(self, token: int) -> bytes:
+    def token_bytes(self, token):
         return PIECES[token]
 
-    def chat(self, question: str, **_: object) -> list[int]:
+    def chat(self, question, **_):
         return [5 + "abcdef".index(letter) for letter in question]
 
 
-class ByContent(Verifier):
+class OneByOne(Verifier):
+    """Judges each pair by its method `verdict`."""
+
+    def judge(self, pairs):
+        return [self.verdict(pair) for pair in pairs]
+
+
+class ByContent(OneByOne):
     """Accepts by a coin that depends on the pair's tokens alone, in every process."""
 
     name = "by content"
 
-    def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        return [Verdict(sum(pair.draft.tokens) % 3 > 0, "by content") for pair in pairs]
+    def verdict(self, pair):
+        return Verdict(sum(pair.draft.tokens) % 3 > 0, "by content")
 
 
-def toy_engine(*, endless: bool = False, worker: DraftWorker | None = None) -> Engine:
-    codec: Any = ToyCodec(endless)
+def toy_engine(*, endless=False, worker=None):
+    codec = ToyCodec(endless)
     return Engine(codec=codec, target_model=TARGET, draft_model=DRAFT, worker=worker)
 
 
 BY_CONTENT = ByContent()  # answers that are served together share it
 
 
-def ask(
-    engine: Engine,
-    question: str = QUESTIONS[0],
-    verifier: Verifier | None = None,
-    variant: Variant | None = None,
-    **changes: Any,
-) -> Answer:
+def ask(engine, question=QUESTIONS[0], verifier=None, variant=None, **changes):
     """An answer that is not begun: short steps, at a high temperature."""
     usual = {"max_tokens": 50, "max_step_tokens": 14, "temperature": 1.1, "mode": "lr"}
     options = make_options(**(usual | changes))
     asked = engine.question(question, options, verifier or BY_CONTENT, variant)
-    answer: Any = Answer(asked)
+    answer = Answer(asked)
     answer.served = engine.serve([answer])
     answer.engine = engine  # for `emitted`
     return answer
 
 
-def emitted(answer: Any) -> list[EmittedStep]:
+def emitted(answer):
     """The steps of an answer, which is answered to its end; the engine is clean."""
     answer.finish()
     require_clean(answer.engine)
     return answer.emitted
 
 
-def require_clean(engine: Engine, roles: Iterable[Role] = Role) -> None:
+def require_clean(engine, roles=Role):
     """No idle cache holds a block, and none is lent: every runner came back."""
     for role in roles:
         for runner in engine.runners[role].idle:
@@ -239,7 +238,7 @@ def require_clean(engine: Engine, roles: Iterable[Role] = Role) -> None:
 class StrictRunners(Runners):
     """Ends the worker if a loop has left something in a cache."""
 
-    def take_back(self, runner: Any) -> None:
+    def take_back(self, runner):
         if runner.cache.pool.num_used:
             os._exit(9)
         super().take_back(runner)
@@ -254,7 +253,7 @@ class Trouble:
     after: int | None = None
     then: str = "die"
 
-    def strike(self, number: int) -> None:
+    def strike(self, number):
         time.sleep(random.Random(number).random() * self.delay)
         if self.after is None or number < self.after:
             return
@@ -270,21 +269,9 @@ class ToyDraft:
     trouble: Trouble = Trouble()
     model: bytes = pickle.dumps(DRAFT)
 
-    def __call__(self) -> Parts:
+    def __call__(self):
         torch.set_num_threads(1)
-        model: CausalLM = pickle.loads(self.model)
+        model = pickle.loads(self.model)
         numbers = count(1)
         model.register_forward_pre_hook(lambda *_: self.trouble.strike(next(numbers)))
         return StrictRunners(model, len(PIECES)), PIECES.__getitem__
-
-
-def alive(pid: int | None) -> bool:
-    """Whether a process runs, and not only waits for its parent to read its exit
-    code."""
-    assert pid is not None
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    status = Path(f"/proc/{pid}/stat")
-    return not status.exists() or status.read_text().rsplit(")", 1)[1].split()[0] != "Z"

@@ -2,22 +2,17 @@
 speaks the tiny tokens, and a verifier with prepared answers.
 """
 
-from __future__ import annotations
-
-from collections.abc import Sequence
 from functools import lru_cache
 
-from torch import Tensor
 from toy_kit import random_model
 
 from lr.engine.runner import ModelRunner
 from lr.model.codec import Codec
-from lr.model.qwen import CausalLM
 from lr.spec.verifiers.base import Pair, Verifier
 from lr.spec.verifiers.judge import JudgeVerifier, PromptedModel
 from lr.spec.verifiers.named import ScoreReading, ScoreVerifier
 from lr.tiny.vocabulary import build_tokenizer
-from lr.types import Finish, Step, Verdict
+from lr.types import Finish, Step
 
 ADD = "Then Ben has 3 more than Ann, so we get 7 + 3 = 10 coins."
 ADD_OTHERWISE = "Since Ben owns 3 more than Ann, the number is 7 plus 3 is 10 coins."
@@ -27,22 +22,20 @@ PROMPT = "Which of the two has more coins than the other?\n\n{first}\n\n{second}
 
 
 @lru_cache
-def codec() -> Codec:
+def codec():
     return Codec(build_tokenizer(), name="tiny")
 
 
 @lru_cache
-def model(seed: int = 0) -> CausalLM:
+def model(seed=0):
     return random_model(seed, vocab_size=codec().vocab_size)
 
 
 class Watched:
     """A runner on a random model, and (branches, tokens) of each of its forwards."""
 
-    def __init__(
-        self, seed: int = 0, num_blocks: int = 200, block_size: int = 4
-    ) -> None:
-        self.forwards: list[tuple[int, int]] = []
+    def __init__(self, seed=0, num_blocks=200, block_size=4):
+        self.forwards = []
         self.runner = ModelRunner(
             model(seed),
             num_blocks=num_blocks,
@@ -51,14 +44,14 @@ class Watched:
         )
 
     @property
-    def prompted(self) -> PromptedModel:
+    def prompted(self):
         return PromptedModel(self.runner, codec())
 
     @property
-    def num_used(self) -> int:
+    def num_used(self):
         return self.runner.cache.pool.num_used
 
-    def last_logits(self, tokens: Sequence[int]) -> Tensor:
+    def last_logits(self, tokens):
         """The logits [v] after `tokens`, by a forward that leaves nothing behind."""
         branch = self.runner.open(tokens)
         [logits] = self.runner.forward([branch])
@@ -66,13 +59,11 @@ class Watched:
         return logits
 
 
-def step(text: str, finish: Finish = Finish.BOUNDARY) -> Step:
+def step(text, finish=Finish.BOUNDARY):
     return Step(tuple(codec().encode(text + "\n\n")), finish)
 
 
-def pair(
-    draft: str, target: str | None = None, *, prefix: str = "How many coins?"
-) -> Pair:
+def pair(draft, target=None, *, prefix="How many coins?"):
     rival = None if target is None else step(target)
     return Pair(tuple(codec().encode(prefix)), step(draft), rival)
 
@@ -82,26 +73,24 @@ class Says(Verifier):
 
     name = "says"
 
-    def __init__(self, answers: dict[str, Verdict]) -> None:
+    def __init__(self, answers):
         self.answers = answers
-        self.texts: list[str] = []
+        self.texts = []
 
-    def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
+    def judge(self, pairs):
         texts = [codec().decode(pair.draft.tokens).strip() for pair in pairs]
         self.texts += texts
         return [self.answers[text] for text in texts]
 
 
-def judge(prompted: PromptedModel | None = None) -> JudgeVerifier:
+def judge(prompted=None):
     prompted = prompted or Watched().prompted
     verifier = JudgeVerifier(prompted, codec().decode, prompt=PROMPT)
     verifier.least_mass = 0.0  # a random model nearly always answers something else
     return verifier
 
 
-def score(
-    prompted: PromptedModel | None = None, reading: ScoreReading = ScoreReading.EXPECTED
-) -> ScoreVerifier:
+def score(prompted=None, reading=ScoreReading.EXPECTED):
     verifier = ScoreVerifier(
         prompted or Watched().prompted, threshold=4.5, reading=reading
     )

@@ -7,7 +7,6 @@ from multiprocessing.reduction import ForkingPickler
 
 import pytest
 import torch
-from reasoner_kit import write_checkpoint
 
 from lr.errors import SettingError
 from lr.reasoner import Reasoner
@@ -30,9 +29,7 @@ USES = {
 
 
 @pytest.fixture(scope="module")
-def reasoner(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("copies")
-    target, draft = (write_checkpoint(folder / str(i), seed=i) for i in range(2))
+def reasoner(target, draft):
     return Reasoner(target, draft, num_blocks=128)
 
 

@@ -1,41 +1,23 @@
 """When the draft's worker fails, dies or is no longer wanted: clear errors, no process
-left behind, and the next answer works.
+left behind, and the next answer works. (`tests/test_signals.py`: when the program ends.)
 """
 
 import gc
-import os
-import subprocess
-import sys
-import time
 from contextlib import closing
-from pathlib import Path
 
 import pytest
-from toy_kit import (
-    ToyDraft,
-    Trouble,
-    alive,
-    ask,
-    emitted,
-    require_clean,
-    toy_engine,
-)
+from tests_root import python
+from toy_kit import ToyDraft, Trouble, ask, emitted, require_clean, toy_engine
 
 from lr.engine.worker import DraftWorker, DraftWorkerError
 from lr.errors import CheckpointError, OutOfBlocks, SettingError
-from lr.spec.variant import Variant
 from lr.types import Role
 
 OVERLAPPED = {"driver": "overlapped"}
 
 
-def pid(worker):
-    assert worker.process is not None
-    return worker.process.pid
-
-
 @pytest.mark.parametrize(
-    ("then", "error", "text"),
+    "then, error, text",
     [("fill", OutOfBlocks, "blocks"), ("raise", DraftWorkerError, "a bug")],
 )
 def test_what_the_worker_raises_is_raised_here(then, error, text):
@@ -74,14 +56,13 @@ def test_a_worker_without_an_answer_ends_with_its_owner():
     """Closed, dropped, left at exit: gone."""
     worker = DraftWorker(ToyDraft())
     worker.start()
-    closed = pid(worker)
+    processes = [worker.process]
     worker.close()
     worker.start()
-    dropped = pid(worker)
+    processes.append(worker.process)
     del worker
     gc.collect()
-    assert not alive(closed)
-    assert not alive(dropped)
+    assert not any(process.is_alive() for process in processes)
 
 
 def test_two_loops_do_not_share_a_worker():
@@ -93,47 +74,6 @@ def test_two_loops_do_not_share_a_worker():
             ask(engine, **OVERLAPPED).finish()
         assert list(steps)
         assert emitted(ask(engine, **OVERLAPPED))
-
-
-def test_the_worker_runs_no_code_of_a_variant():
-    variant = Variant(segmenter=lambda token_bytes: None)
-    engine = toy_engine(worker=DraftWorker(ToyDraft(), as_thread=True))
-    with closing(engine), pytest.raises(SettingError, match="segmenter"):
-        ask(engine, variant=variant, **OVERLAPPED).finish()
-
-
-PROGRAM = """
-from toy_kit import ToyDraft, Trouble, ask, toy_engine
-from lr.engine.worker import DraftWorker
-
-if __name__ == "__main__":
-    worker = DraftWorker(ToyDraft(Trouble(delay=0.2)))
-    engine = toy_engine(endless=True, worker=worker)
-    for _ in ask(engine, max_tokens=400, driver="overlapped"):
-        print(worker.process.pid, flush=True)
-"""
-
-
-@pytest.mark.skipif(os.name != "posix", reason="signals")
-def test_a_killed_program_leaves_no_worker_behind(tmp_path):
-    """`tests/test_signals.py` has the other ends of a program."""
-    root = Path(__file__).parents[2]
-    path = os.pathsep.join(map(str, (root, root / "tests")))
-    script = tmp_path / "program.py"
-    script.write_text(PROGRAM)
-    program = subprocess.Popen(
-        [sys.executable, str(script)],
-        env={**os.environ, "PYTHONPATH": path},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    pid = int(program.stdout.readline())  # a step is there
-    program.kill()
-    program.wait()
-    deadline = time.monotonic() + 30
-    while alive(pid) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not alive(pid)
 
 
 def test_a_plain_script_needs_no_guard(tmp_path):
@@ -148,14 +88,5 @@ def test_a_plain_script_needs_no_guard(tmp_path):
         "result = reasoner.generate(SAMPLE_QUESTION, driver='overlapped', max_tokens=20)\n"
         "print(len(result.tokens) > 0)\n"
     )
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    done = subprocess.run(
-        [sys.executable, str(script)],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = python(script, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, "once\nTrue\n"), done.stderr

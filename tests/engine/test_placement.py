@@ -10,7 +10,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from reasoner_kit import write_checkpoint
 
 from lr import Reasoner
 from lr.engine.verifiers import VerifierChoice
@@ -51,13 +50,10 @@ SHORT = {"segmenter": "fixed", "segment_tokens": 4, "max_tokens": 16, "depth": 2
 
 
 @pytest.fixture(scope="module")
-def several(tmp_path_factory):
+def several(target, draft):
     """The target over two processes, the draft's steps from a third, the judge in this
     one; and all of it here. The target has two layers: every layer is two exchanges
     between its processes."""
-    folder = tmp_path_factory.mktemp("several")
-    target = write_checkpoint(folder / "target", seed=1, layers=2, heads=(4, 2))
-    draft = write_checkpoint(folder / "draft", seed=2)
     models = {"target": target, "draft": draft, "judge": "tiny-judge"}
     models["dtype"] = torch.float64
     with (
@@ -111,7 +107,6 @@ def test_the_drafts_process_reads_the_weights_that_are_here(draft, room, monkeyp
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("places", [("cuda", "cpu"), ("cpu", "cuda"), ("cuda", "cuda")])
 @pytest.mark.parametrize("verifier", ["oracle", "judge", "likelihood:-3", "score:4"])
 def test_answers_do_not_depend_on_who_is_where(places, verifier):
@@ -132,7 +127,6 @@ def test_answers_do_not_depend_on_who_is_where(places, verifier):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_nobody_works_on_the_default_stream(monkeypatch):
     """Whoever does holds up the others: a draft took three times as long beside such a
     target."""
@@ -152,7 +146,7 @@ def test_nobody_works_on_the_default_stream(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("device", "noun"),
+    "device, noun",
     [
         ({"judge": ["cpu", "cpu"]}, "judge"),
         ({"target": []}, "target"),

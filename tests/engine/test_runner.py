@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from toy_kit import random_model
+from toy_kit import poisoned, random_model
 
 from lr.engine.runner import ModelRunner
 from lr.errors import ContextError, OutOfBlocks, SettingError
@@ -21,12 +21,8 @@ MODEL = random_model(0, layers=2, vocab_size=V, context=128)
 
 def runner(attention=SDPA, **settings):
     MODEL.attention = attention
-    model_runner = ModelRunner(MODEL, **{"num_blocks": 64, "block_size": 4, **settings})
-    model_runner.cache.keys.fill_(
-        torch.nan
-    )  # whoever reads memory that was never written will show it
-    model_runner.cache.values.fill_(torch.nan)
-    return model_runner
+    sizes = {"num_blocks": 64, "block_size": 4}
+    return poisoned(ModelRunner(MODEL, **sizes | settings))
 
 
 def tokens(count, seed):
@@ -76,6 +72,14 @@ def test_long_prompts_go_in_pieces(limit):
         for rows, prompt in zip(results, prompts, strict=True):
             expected = alone(prompt)
             assert close(rows, expected[-1] if logits == "last" else expected)
+
+
+def test_ids_that_the_tokenizer_lacks_are_never_drawn():
+    """A draft may be told less than its target: it reads such a token, and writes none."""
+    model_runner = runner(vocab_size=20, known_tokens=15)
+    [logits] = model_runner.forward([model_runner.open([1, 19])])
+    assert logits.shape == (20,)
+    assert logits.isfinite().tolist() == [True] * 15 + [False] * 5
 
 
 def test_what_cannot_be_computed_is_refused():

@@ -6,12 +6,9 @@ value is minus the key. So whatever is mixed up, layers, heads, slots or branche
 seen by comparing for equality.
 """
 
-from typing import Any
-
 import torch
-from torch import Tensor
 
-from lr.kvcache.branch import BlockTable, block_rows
+from lr.kvcache.branch import block_rows
 from lr.kvcache.cache import PagedKVCache
 
 LAYERS, HEADS, DIM = 2, 2, 3
@@ -21,7 +18,7 @@ class ForwardFailed(Exception):
     """Stands for whatever goes wrong in a forward pass."""
 
 
-def small_cache(num_blocks: int = 16, block_size: int = 4) -> PagedKVCache:
+def small_cache(num_blocks=16, block_size=4):
     return PagedKVCache(
         num_layers=LAYERS,
         num_kv_heads=HEADS,
@@ -34,37 +31,33 @@ def small_cache(num_blocks: int = 16, block_size: int = 4) -> PagedKVCache:
     )
 
 
-def keys_of(tokens: list[int], layer: int) -> Tensor:
+def keys_of(tokens, layer):
     """The keys [n, k, d] of the tokens in one layer, all different."""
     coordinates = torch.arange(HEADS * DIM, dtype=torch.float64).view(HEADS, DIM)
     column = torch.tensor(tokens, dtype=torch.float64).view(-1, 1, 1)
     return column * 100 + layer * 10 + coordinates
 
 
-def write_tokens(cache: PagedKVCache, slots: list[int], tokens: list[int]) -> None:
+def write_tokens(cache, slots, tokens):
     for layer in range(LAYERS):
         keys = keys_of(tokens, layer)
         cache.write(layer, torch.tensor(slots, dtype=torch.int64), keys, -keys)
 
 
-def extend(
-    cache: PagedKVCache, tables: list[BlockTable], tokens: list[list[int]]
-) -> None:
+def extend(cache, tables, tokens):
     """Append tokens[i] to tables[i] in one batch."""
     with cache.append(tables, list(map(len, tokens))) as slots:
         write_tokens(cache, slots, [token for row in tokens for token in row])
 
 
-def filled(cache: PagedKVCache, length: int, first: int = 1) -> BlockTable:
+def filled(cache, length, first=1):
     """A new branch of the tokens first, first + 1, ..."""
     table = cache.new()
     extend(cache, [table], [list(range(first, first + length))])
     return table
 
 
-def assert_contents(
-    cache: PagedKVCache, tables: list[BlockTable], tokens: list[list[int]]
-) -> None:
+def assert_contents(cache, tables, tokens):
     """Each table contains exactly the keys and values of its tokens; nothing that is
     gathered is NaN.
     """
@@ -82,7 +75,7 @@ def assert_contents(
             assert torch.equal(values[row, : len(expected)], -keys_of(expected, layer))
 
 
-def snapshot(cache: PagedKVCache) -> dict[str, Any]:
+def snapshot(cache):
     """All bookkeeping of the cache, the order of future block ids included, and what
     its held blocks contain.
     """
@@ -99,15 +92,13 @@ def snapshot(cache: PagedKVCache) -> dict[str, Any]:
     }
 
 
-def blocks_needed(
-    tables: list[BlockTable], counts: list[int], live: frozenset[BlockTable]
-) -> tuple[int, int]:
+def blocks_needed(tables, counts, live):
     """(new blocks, copied blocks) of an append, by formula.
 
     Of r owners of a partly filled last block, w write into it: min(w, r - 1) of them
     copy it.
     """
-    new, writers = 0, dict[int, int]()
+    new, writers = 0, {}
     for table, count in zip(tables, counts, strict=True):
         size = table.block_size
         new += (table.length + count + size - 1) // size - (

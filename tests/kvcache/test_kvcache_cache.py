@@ -29,7 +29,7 @@ SETTINGS = SIZES | {"num_blocks": 4, "device": "cpu"}
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
+    "name, value",
     [*((name, 0) for name in SIZES if name != "dtype"), ("dtype", torch.int8)],
 )
 def test_impossible_settings_are_refused(name, value):
@@ -56,29 +56,16 @@ def test_picking_out_blocks_takes_only_their_memory():
     assert per_block < allocated < 10 * per_block
 
 
-def test_release_gives_all_back_and_ends_the_table():
-    cache = small_cache()
-    root = filled(cache, 9)
-    twin = cache.fork(root)
-    cache.release(root)
-    assert_contents(cache, [twin], [list(range(1, 10))])
-    assert cache.live_tables == {twin}
-    for use in (cache.release, cache.fork, lambda table: cache.truncate(table, 0)):
-        with pytest.raises(AssertionError, match="live"):
-            use(root)
-    cache.release(twin)
-    assert (cache.pool.num_free, cache.live_tables) == (cache.num_blocks, set())
-
-
-def test_allocated_blocks_are_zero_and_freed_ones_poisoned():
+def test_free_blocks_are_cleared_once_until_they_are_used_again():
     cache = small_cache(4)
-    assert cache.keys.isnan().all()
-    root = filled(cache, 5)
-    for memory in (cache.keys, cache.values):
-        assert memory[:, root.blocks].isfinite().all()
-        assert (memory[:, root.blocks[1], 1:] == 0).all()
-    cache.release(root)
-    assert cache.keys.isnan().all() and cache.values.isnan().all()
+    for _ in range(2):
+        cache.clear_free([0, 1])
+        assert cache.keys[:, :2].isfinite().all() and cache.keys[:, 3:].isnan().all()
+        root = filled(cache, 5)
+        cache.clear_free([0, 1, 2])  # what is held stays
+        assert_contents(cache, [root], [[1, 2, 3, 4, 5]])
+        cache.release(root)
+        assert cache.keys[:, :2].isnan().all()
 
 
 def test_a_cache_built_in_inference_mode_can_be_written_outside():
@@ -131,6 +118,9 @@ def test_misuse_of_append():
     for length in (-1, 7):
         with pytest.raises(AssertionError):
             cache.truncate(root, length)
+    for use in (cache.release, cache.fork):
+        with pytest.raises(AssertionError, match="live"):
+            use(gone)
     assert snapshot(cache) == before
 
 

@@ -10,14 +10,7 @@ import pytest
 from tests_root import rows
 
 from lr.errors import SettingError
-from lr.measure.datasets import (
-    Task,
-    ask,
-    between,
-    fingerprint,
-    load_items,
-    read_row,
-)
+from lr.measure.datasets import Task, ask, between, fingerprint, load_items, read_row
 from lr.tiny.language import Split, problem
 
 
@@ -65,7 +58,7 @@ SKY = {"question": "Sky?", "choices": ["red", "green", "both A and B", "blue"]}
 @pytest.mark.parametrize(
     "change",
     [{"answer": 4}, {"answer": "E"}, {"answer": "pink"}, {},
-     {"answer": "A", "answer_index": 1}, {"choices": ["red"], "answer": 0}],
+     {"answer": "A", "answer_index": 1}, {"choices": ["red"], "answer": 0}]
 )  # fmt: skip
 def test_a_choice_without_one_right_option_is_refused(change):
     with pytest.raises(SettingError, match="option"):
@@ -76,7 +69,7 @@ ARC = {"label": ["1", "2", "3", "4"], "text": ["2", "3", "4", "5"]}
 
 
 @pytest.mark.parametrize(
-    ("change", "gold"),
+    "change, gold",
     [
         ({"choices": ARC, "answerKey": "3"}, "C"),
         ({"choices": ARC, "answer_index": 1}, "B"),

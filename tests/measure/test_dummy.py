@@ -25,7 +25,7 @@ PARAMETERS = {
 }
 
 
-@pytest.mark.parametrize(("name", "parameters"), PARAMETERS.items())
+@pytest.mark.parametrize("name, parameters", PARAMETERS.items())
 def test_shapes_have_the_published_number_of_parameters(name, parameters):
     assert sum(math.prod(piece.shape) for piece in pieces(SHAPES[name])) == parameters
     assert read_config(config_json(SHAPES[name])) == SHAPES[name]

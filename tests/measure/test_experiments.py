@@ -9,12 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from lr.commands.cli import main
-from lr.measure.experiments import (
-    EXPERIMENTS,
-    budget_ways,
-    speedup_ways,
-    time_shares,
-)
+from lr.measure.experiments import EXPERIMENTS, budget_ways, speedup_ways, time_shares
 from lr.measure.lab import WayResult
 from lr.measure.report import RunResults, summarise
 from lr.measure.store import AnswerKey
@@ -105,11 +100,11 @@ def test_work_beyond_the_time_was_done_at_once():
 
 @pytest.mark.usefixtures("whole_targets")
 def test_accuracy_falls_with_what_a_verifier_lets_through(tmp_path):
-    """Twenty-four problems are enough to tell the oracle from no verification."""
-    flags = "--problems 24 --values oracle always --driver lockstep"
+    """Sixteen problems are enough to tell the oracle from no verification."""
+    flags = "--problems 16 --values oracle always --driver lockstep"
     plain, oracle, always = run("verifiers", tmp_path, flags)
-    assert plain["right"] >= 23 / 24 and oracle["right"] >= 23 / 24
-    assert always["right"] <= 21 / 24 and always["lost"] >= 2
+    assert plain["right"] >= 15 / 16 and oracle["right"] >= 15 / 16
+    assert always["right"] <= 14 / 16 and always["lost"] >= 2
     assert always["steps kept"] == 1.0
 
 

@@ -11,12 +11,7 @@ from tests_root import ROOT
 from lr.commands.cli import main
 from lr.engine.verifiers import VerifierChoice
 from lr.errors import SettingError
-from lr.measure.fit import (
-    cross_validated,
-    fit_weights,
-    most_accepted,
-    shares,
-)
+from lr.measure.fit import cross_validated, fit_weights, most_accepted, shares
 from lr.measure.verifier_eval import SheetTexts, curve, load_pairs, replay
 from lr.spec.verifiers.base import Requires
 
@@ -109,7 +104,7 @@ def test_a_fit_to_the_published_pairs_needs_no_checkpoint(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("flags", "noun"),
+    "flags, noun",
     [
         ("--signals mood", "mood"),
         ("--wrong 0", "wrong"),

@@ -116,7 +116,7 @@ BOXES = [
 ]
 
 
-@pytest.mark.parametrize(("text", "expected"), BOXES)
+@pytest.mark.parametrize("text, expected", BOXES)
 def test_the_last_whole_box_counts(text, expected):
     assert boxed(text) == expected
 
@@ -135,16 +135,16 @@ def test_the_thought_is_left_aside(grader):
 @pytest.mark.parametrize(
     "piece",
     [r"\boxed{", r"\boxed{1} and ", "{", "$", "1,", "the answer is ", "**", "#### 1", "(1, ",
-     "is B. ", r"\[ ", "```\n", "```python\nx\n\n"],
+     "is B. ", r"\[ ", "```\n", "```python\nx\n\n"]
 )  # fmt: skip
 @pytest.mark.parametrize("task", [Task.MATH, Task.CHOICE, Task.CODE])
 def test_a_model_that_repeats_itself_costs_no_time(grader, piece, task):
-    """One pass over these megabyte texts takes a second or two on a busy machine; one
+    """One pass over these long texts takes a second or two on a busy machine; one
     pass per piece would take minutes."""
     item = Item(0, "?", task, "A", ("x", "y"))
     grader.compare("x", "y")  # the process has started
     started = time.process_time()
-    grader.grade(item, piece * 100_000)
+    grader.grade(item, piece * 40_000)
     assert time.process_time() - started < 15
 
 
@@ -170,11 +170,11 @@ def test_a_process_that_dies_costs_one_answer():
 
 
 @pytest.mark.parametrize(
-    ("text", "value"),
+    "text, value",
     [("073", 73), ("-3", -3), ("1{,}000", 1000), (r"45\,000", 45000), ("1.", 1), (".5", 0.5),
      ("2.5E-1", 0.25), (r"3\cdot10^4", 30000), (r"2.5 \text{ million dollars}", 2_500_000),
      ("1,2", None), ("1,00,0", None), ("32, 349", None), ("50%", None), (r"\frac12", None),
-     ("", None), ("--3", None), ("1e9999", None), ("9" * 2000, None)],
+     ("", None), ("--3", None), ("1e9999", None), ("9" * 2000, None)]
 )  # fmt: skip
 def test_plain_numbers(text, value):
     assert plain_number(clean(text)) == value

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 import traceback
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from math import log, nan
 from pathlib import Path
@@ -144,7 +145,7 @@ def written(*tokens):
 
 
 @pytest.mark.parametrize(
-    ("answer", "logprobs", "score"),
+    "answer, logprobs, score",
     [
         ("[aligned]", written({"[": 1}, {"al": 0.6, "un": 0.2}, {"igned]": 1}), 0.75),
         ("Unaligned", written({"Un": 0.6, "Al": 0.3, " al": 0.1}, {"aligned": 1}), 0.4),
@@ -236,7 +237,7 @@ def test_a_busy_server_says_when(server, monkeypatch, header):
 
 
 @pytest.mark.parametrize(
-    ("status", "refused"),
+    "status, refused",
     [
         (400, ["chat_template_kwargs"]),
         (422, ["logprobs"]),
@@ -405,37 +406,43 @@ def test_no_message_holds_the_key(server, lost):
     assert len(printed) > 20 and KEY not in everything
 
 
-@pytest.mark.parametrize("way", ["broken", "unclear", "a password", *NO_KEYS[:3]])
-def test_no_file_of_a_run_holds_the_key(server, capfd, monkeypatch, tmp_path, way):
-    monkeypatch.setenv("LR_API_KEY", f"{KEY}\n" if way in echoes(server) else way)
-    server.reply = echoes(server).get(way, by_draft)
-    words = "run --dataset tiny:1 --use_spec --temperature 1.5 --judge_attempts 1"
-    words += f" --max_tokens_len 120 --output {tmp_path / 'run'} --device cpu"
-    words += f" --save_pairs --save_traces --judge_lost reject --judge_url {server.url}"
-    if way == "a password":
-        monkeypatch.setenv("LR_API_KEY", "")
-        words = words.replace("//", f"//user:{KEY}@")
-    try:
-        code = main(words.split())
-    except SystemExit as stop:  # of the parser of flags
-        code = stop.code
-    assert code == (0 if way in echoes(server) else 2)
-    output = capfd.readouterr()
-    texts = [output.out, output.err]
-    texts += [path.read_text() for path in tmp_path.rglob("*") if path.is_file()]
-    assert (len(texts) > 3) == (code == 0)
-    assert KEY not in "".join(texts)
+@pytest.fixture
+def words(server, tmp_path):
+    """A short run that asks the judge."""
+    run = "run --dataset tiny:1 --use_spec --temperature 1.5 --max_tokens_len 120"
+    return f"{run} --device cpu --output {tmp_path / 'run'} --judge_url {server.url}"
 
 
-def test_a_run_with_a_judge_on_a_port(server, capsys, tmp_path):
-    server.reply = by_draft
-    port = server.server_address[1]
-    words = f"run --dataset tiny:1 --use_spec --temperature 1.5 --judge_port {port}"
-    words += f" --max_tokens_len 120 --output {tmp_path / 'run'} --device cpu"
+@pytest.mark.parametrize("reply", ["broken", "unclear"])
+def test_no_file_of_a_run_holds_the_key(
+    server, words, capfd, monkeypatch, tmp_path, reply
+):
+    monkeypatch.setenv("LR_API_KEY", f"{KEY}\n")
+    server.reply = echoes(server)[reply]
+    words += " --save_pairs --save_traces --judge_lost reject --judge_attempts 1"
     assert main(words.split()) == 0
-    assert server.asked and "one-judge" in {body["model"] for body in server.asked}
-    assert main([*words.split(), "--judge_url", server.url]) == 2
+    texts = [*capfd.readouterr()]
+    texts += [path.read_text() for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(texts) > 3 and KEY not in "".join(texts)
+
+
+@pytest.mark.parametrize("key", ["", *NO_KEYS[:3]])
+def test_no_refusal_of_a_command_holds_the_key(words, capfd, monkeypatch, key):
+    monkeypatch.setenv("LR_API_KEY", key)
+    if not key:
+        words = words.replace("//", f"//user:{KEY}@")
+    with suppress(SystemExit):  # of the parser of flags
+        assert main(words.split()) == 2
+    assert KEY not in "".join(capfd.readouterr())
+
+
+def test_a_run_with_a_judge_on_a_port(server, words, capsys):
+    server.reply = by_draft
+    words += f" --judge_port {server.server_address[1]}"
+    assert main(words.split()) == 2
     assert "judge_url" in capsys.readouterr().err
+    assert main(words.replace(f"--judge_url {server.url}", "").split()) == 0
+    assert {body["model"] for body in server.asked} == {"one-judge"}
 
 
 def test_ctrl_c_does_not_wait_for_a_silent_judge(server):

@@ -107,7 +107,7 @@ def per_pass(result):
     return [r["stats"]["tokens"] / r["stats"]["target_passes"] for r in records]
 
 
-def test_a_memory_gains_nothing_cold_and_shows_in_a_row_of_its_own(lab):
+def test_a_memory_gains_nothing_cold_and_has_a_row_of_its_own(lab):
     plain, cold, warm = lab.run([Way.of("ar"), variant(lab, "remembers")])
     assert [r.way.name for r in (cold, warm)] == ["remembers", "remembers,_warm"]
     assert per_pass(plain) == per_pass(cold) == [1.0] * 6

@@ -3,7 +3,7 @@
 import json
 
 import torch
-from peers.decode import Contender, contenders, main, measure, rows_of
+from peers.decode import contenders, main
 
 from lr.reasoner import Reasoner
 from lr.tiny.language import Split, problem
@@ -21,25 +21,6 @@ def test_all_contenders_write_the_same_tokens():
     [plain] = answers["lr"]
     assert all(answer == [plain] for answer in answers.values())
     assert len(plain) == 30 and batch == [plain, plain]
-
-
-def test_rates_are_compared_question_by_question():
-    calls = []
-
-    def answerer(name, tokens):
-        def answer(question, rows):
-            calls.append((name, question, rows))
-            return [[0] * tokens] * rows
-
-        return Contender(name, answer)
-
-    ways = [answerer("ours", 10), answerer("theirs", 5)]
-    measure(ways, QUESTIONS, 2, repeats=3)
-    assert len(calls) == 2 * (1 + 3 * 2)
-    timed = [name for name, _, _ in calls[2:]]
-    assert timed.count("ours") == 6 and timed[0] != timed[2], "another begins each time"
-    assert [name for name, _, _ in rows_of(ways)] == ["ours", "theirs"]
-    assert rows_of(ways)[0][2].median == 1.0
 
 
 def test_the_command(tmp_path, capsys):

@@ -11,12 +11,7 @@ import pytest
 
 from lr.measure.datasets import Item, Task, read_row
 from lr.measure.grading import Grader
-from lr.measure.programs import (
-    CodeLimits,
-    code_block,
-    passes,
-    write_samples,
-)
+from lr.measure.programs import CodeLimits, code_block, passes, write_samples
 from lr.measure.store import AnswerKey, Store
 
 RIGHT = "def f(x):\n    return x + 1\n"
@@ -43,7 +38,7 @@ BLOCKS = {
     "a fence in a comment": f"```python\n{RIGHT}```\n```json\n```python\n```\n",
     "no fence": RIGHT,
     "only a closing fence": f"{RIGHT}```\n",
-    "tags around it": f"<answer>\n```python\n{RIGHT}```\n</answer>",
+    "tags around it": f"<answer>\n```python\n{RIGHT}```\n</answer>"
 }  # fmt: skip
 
 
@@ -87,7 +82,7 @@ PROGRAMS = {
     "reads an empty input": (f"import sys\nassert not sys.stdin.read()\n{SOLUTION}", True),
     "imports from the future": (f"from __future__ import annotations\n{SOLUTION}", True),
     "assigns its output, and is wrong": ("import sys\nsys.stdout = None\nhalf = abs\n", False),
-    "shows its source": ('print(open("program.py").read())\nraise SystemExit\n', False),
+    "shows its source": ('print(open("program.py").read())\nraise SystemExit\n', False)
 }  # fmt: skip
 
 

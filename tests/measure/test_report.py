@@ -9,13 +9,7 @@ import pytest
 from lr.commands.cli import main
 from lr.errors import SettingError
 from lr.measure.grading import Grader
-from lr.measure.report import (
-    RunResults,
-    accuracy,
-    markdown,
-    read_run,
-    summarise,
-)
+from lr.measure.report import RunResults, accuracy, markdown, read_run, summarise
 from lr.measure.store import AnswerKey, Store
 
 SETTINGS = {"data": "d", "seed": 0, "temperature": 0.6, "model": "m", "mode": "ar"}
@@ -144,7 +138,7 @@ def test_the_official_tools_folder(tmp_path):
         }
         del content["right"], content["answer"]
         file = tmp_path / f"{number}.json"
-        file.write_text(json.dumps(content | {"gold": gold}), encoding="utf-8")
+        file.write_text(json.dumps(content | {"gold": gold}), "utf-8")
     with Grader() as grader:
         summary = summarise(read_run(tmp_path, grader))
         for folder in (tmp_path / "nowhere", tmp_path.parent):

@@ -79,7 +79,7 @@ def test_modes_in_a_batch(mode, tmp_path, capsys):
 
 
 def test_kill_9_in_the_middle_and_again(tmp_path):
-    words = f"run --dataset tiny:24 --output {tmp_path} --mode draft --device cpu"
+    words = f"run --dataset tiny:9 --output {tmp_path} --mode draft --device cpu"
     killed = subprocess.Popen(
         [sys.executable, "-m", "lr", *words.split()],
         env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
@@ -91,9 +91,9 @@ def test_kill_9_in_the_middle_and_again(tmp_path):
     killed.send_signal(signal.SIGKILL)
     killed.wait()
     times = {path: path.stat().st_mtime_ns for path in tmp_path.glob("[0-9]*.json")}
-    assert 2 <= len(times) < 24, "it was killed in the middle"
+    assert 2 <= len(times) < 9, "it was killed in the middle"
     assert main(words.split()) == 0
-    assert answers(24) <= read(tmp_path).keys() and not list(tmp_path.glob(".*"))
+    assert answers(9) <= read(tmp_path).keys() and not list(tmp_path.glob(".*"))
     assert all(path.stat().st_mtime_ns == time for path, time in times.items())
     assert main([*words.split(), "--seed", "1"]) == 2, "another run is refused"
 
@@ -123,7 +123,7 @@ def test_an_answer_without_all_its_files_is_answered_again(
 
 
 @pytest.mark.parametrize(
-    ("flags", "named"),
+    "flags, named",
     [
         ("--mode ar --use_spec", "--use_spec"),
         ("--enable_n_gram --drafter draft", "drafter"),
@@ -148,7 +148,7 @@ def cuda(monkeypatch, count):
 
 
 @pytest.mark.parametrize(
-    ("count", "target", "draft"), [(1, [0], 0), (2, [0], 1), (3, [0, 1], 2)]
+    "count, target, draft", [(1, [0], 0), (2, [0], 1), (3, [0, 1], 2)]
 )
 def test_the_default_models_and_gpus(count, target, draft, monkeypatch):
     cuda(monkeypatch, count)
@@ -219,7 +219,7 @@ def test_a_run_says_what_was_left_out_and_not_graded(tmp_path, capsys):
     program = {"prompt": "def f():\n", "test": "assert f()", "entry_point": "f"}
     rows = [program, {"problem": "How many?", "answer": ""}, {"question": "Why?"}]
     data, out = tmp_path / "data.jsonl", tmp_path / "out"
-    data.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    data.write_text("\n".join(map(json.dumps, rows)), "utf-8")
     words = f"run --dataset {data} --mode draft --output {out} --model tiny-target"
     words += " --max_tokens_len 100"
     assert main(words.split()) == 2

@@ -31,7 +31,7 @@ def trace_of(marks, target, draft, judge=0):
 
 
 @pytest.mark.parametrize(
-    ("trace", "overlapped", "reason"),
+    "trace, overlapped, reason",
     [
         (trace_of("++++", 8, 1), False, "fast"),
         (trace_of("+---", 8, 1), False, "rejections"),

@@ -54,7 +54,7 @@ def test_an_unwritable_place_is_an_error_at_once(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("failure", "raised"),
+    "failure, raised",
     [
         (OSError(errno.ENOSPC, "No space left on device"), StorageError),
         (KeyboardInterrupt(), KeyboardInterrupt),
@@ -115,7 +115,7 @@ def test_a_folder_that_is_written_is_left_alone(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("file", "content"),
+    "file, content",
     [
         ("0.json", {"right": "yes"}),
         ("0.json", {"right": True, "time_taken": "long"}),

@@ -1,30 +1,19 @@
 """For tests of attention: a kind that is recorded without CUDA, random scenes in which
 a kind is compared with the reference in fp64, and name spaces of FlashAttention."""
 
-from __future__ import annotations
-
 import importlib.util
 import math
 import random
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
 from unittest.mock import patch
 
 import pytest
 import torch
-from torch import Tensor
 
 from lr.kvcache.cache import PagedKVCache
-from lr.model.attention import (
-    AttentionKind,
-    RaggedBatch,
-    Tiles,
-    reference_attention,
-)
-from lr.model.layers import Attend
+from lr.model.attention import AttentionKind, RaggedBatch, Tiles, reference_attention
 
 needs_triton = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None,
@@ -34,7 +23,7 @@ LARGE = ((32, 8, 64), (28, 4, 128), (16, 8, 128), (8, 1, 256))
 """Query heads, KV heads and head dim of real models."""
 
 
-def tile_attention(tiles: Tiles, cache: PagedKVCache) -> Attend:
+def tile_attention(tiles, cache):
     """Like a kernel, it computes everything from the tensors when it is called: every
     row by itself, in plain arithmetic. What a kernel would read silently wrong (too few
     pages, a page that does not exist or is not finite) is an error. Rows in no tile
@@ -45,7 +34,7 @@ def tile_attention(tiles: Tiles, cache: PagedKVCache) -> Attend:
     )
     assert tiles.positions.dtype == tiles.slots.dtype == torch.int64
 
-    def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def attend(layer, q, k, v):
         cache.write(layer, tiles.slots, k, v)
         counts = tiles.borders.diff()
         assert counts.min() >= 0 and counts.max() <= tiles.longest
@@ -72,14 +61,14 @@ def tile_attention(tiles: Tiles, cache: PagedKVCache) -> Attend:
     return attend
 
 
-def ragged_tiles(batch: RaggedBatch, cache: PagedKVCache) -> Attend:
+def ragged_tiles(batch, cache):
     return tile_attention(Tiles.of(batch, 3), cache)
 
 
 TILES = AttentionKind("tiles", ragged_tiles, tile_attention, tile=4)
 
 
-def padded(tiles: Tiles, extra: int, slot: int) -> Tiles:
+def padded(tiles, extra, slot):
     """The same rows as a recording holds them: more tiles, which are empty, more pages
     per table, and more rows, which are in no tile and write to `slot`."""
     n, m = len(tiles.positions), len(tiles.owners)
@@ -108,20 +97,14 @@ class Scene:
     counts: tuple[int, ...]
 
 
-def random_scene(seed: int, heads: tuple[int, int, int], block_size: int) -> Scene:
+def random_scene(seed, heads, block_size):
     chance = random.Random(seed)
     cached = (chance.randint(1, 20), chance.randint(1, 9))
     counts = tuple(chance.choice([1, 1, 2, 5, 17]) for _ in range(3))
     return Scene(heads, block_size, cached, counts)
 
 
-def new_cache(
-    heads: tuple[int, int, int],
-    block_size: int,
-    num_blocks: int,
-    dtype: torch.dtype,
-    device: str | torch.device,
-) -> PagedKVCache:
+def new_cache(heads, block_size, num_blocks, dtype, device):
     """One layer, in which free memory is full of NaN."""
     return PagedKVCache(
         num_layers=1,
@@ -136,21 +119,13 @@ def new_cache(
 
 
 @torch.inference_mode()
-def compare(
-    kind: AttentionKind,
-    scene: Scene,
-    dtype: torch.dtype,
-    device: str = "cpu",
-    *,
-    roundings: int = 8,
-    spoiled: bool = False,
-) -> set[int]:
+def compare(kind, scene, dtype, device="cpu", *, roundings=8, spoiled=False):
     """Hold both forms of a kind equal to the reference in fp64, row by row. `spoiled`:
     row 0 asks with NaN, and the first key of sequence 1 is infinite. Returns into how
     many parts our kernel divided the keys.
     """
     h, kv, d = scene.heads
-    counts, parts = scene.counts, set[int]()
+    counts, parts = scene.counts, set()
     noise = torch.Generator().manual_seed(sum(counts) + h)
     cache, exact = (
         new_cache(scene.heads, scene.block_size, 64, each, device)
@@ -161,7 +136,7 @@ def compare(
         pass
     tables = [*tables, cache.fork(tables[0])][: len(counts)]
 
-    def empty(*size: int, **options: Any) -> Tensor:  # full of 7
+    def empty(*size, **options):  # full of 7
         parts.update(size[:1] if len(size) == 4 else ())
         return torch.full(size, 7.0, **options)
 
@@ -218,9 +193,7 @@ FUNCTIONS = {
 """Where each package of FlashAttention has the function that we call."""
 
 
-def fake_flash_attention(
-    monkeypatch: pytest.MonkeyPatch, installed: dict[str, Callable[..., Any]]
-) -> None:
+def fake_flash_attention(monkeypatch, installed):
     """Only these packages are installed, with these functions. As in reality, version 4
     brings the name space `flash_attn`, but not version 2's function in it."""
     for package, (name, function) in FUNCTIONS.items():

@@ -26,13 +26,7 @@ from attention_kit import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lr.model.attention import (
-    LONG,
-    SDPA,
-    RaggedBatch,
-    Tiles,
-    reference_attention,
-)
+from lr.model.attention import LONG, SDPA, RaggedBatch, Tiles, reference_attention
 from lr.model.attention_choice import AttentionNeeds, candidates
 
 CPU = torch.device("cpu")
@@ -204,7 +198,6 @@ def store(pages, slots, k, v):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_every_kind_is_right_on_a_gpu(dtype):
     """Those that can be used here; `lr info` says why not the others."""

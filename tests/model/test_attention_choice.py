@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 from attention_kit import TILES, fake_flash_attention, needs_triton, tile_attention
+from toy_kit import random_model
 
 from lr.commands.cli import main
 from lr.errors import SettingError
@@ -19,23 +20,16 @@ from lr.model.attention_choice import (
     equip,
     trial,
 )
-from lr.model.config import ModelConfig
-from lr.model.qwen import CausalLM
 from lr.reasoner import Reasoner
 from lr.registry import SAMPLE_QUESTION
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 BF16 = AttentionNeeds(CPU, torch.bfloat16, (4, 2, 16))
-CONFIG = ModelConfig(23, 16, 24, 2, 4, 2, 8, 128, 1e-6, 1e4, False, True, True)
 MISSING = "the package is missing"
 
 
 def test_the_first_that_works_is_taken_or_what_is_asked_for(monkeypatch):
-    here = {
-        "flash": MISSING,
-        "triton": replace(TILES, name="triton"),
-        "sdpa": SDPA,
-    }
+    here = {"flash": MISSING, "triton": replace(TILES, name="triton"), "sdpa": SDPA}
     monkeypatch.setattr(
         "lr.model.attention_choice.find_kinds", lambda name, needs: [(name, here[name])]
     )
@@ -119,7 +113,7 @@ def not_a_number(tiles, cache):
 
 @pytest.mark.parametrize("form", ["ragged", "tiles"])
 @pytest.mark.parametrize(
-    ("kernel", "reason"),
+    "kernel, reason",
     [
         (refuses_pages, "takes no block table"),
         (sees_what_comes_later, "wrong result"),
@@ -155,7 +149,7 @@ def test_a_model_is_equipped_and_equipped_anew(monkeypatch):
         lambda name, needs: [(name, kinds[name])],
     )
     monkeypatch.setattr("lr.model.attention_choice.trial", lambda kind, needs: "")
-    model = CausalLM(CONFIG)
+    model = random_model(0, layers=2)
     equip(model, "triton", graphs=False)
     assert model.norm.forward == model.layers[0].forward == "installed"
     assert not model.graphs

@@ -11,26 +11,19 @@ from dataclasses import replace
 import pytest
 import torch
 from attention_kit import TILES
-from model_kit import randomised
 from torch.utils._python_dispatch import TorchDispatchMode
+from toy_kit import poisoned, random_model
 
 from lr.engine.runner import ModelRunner, Runners
 from lr.errors import SettingError
-from lr.model.config import ModelConfig
 from lr.model.graphs import StepGraphs, record_eager
 from lr.model.qwen import CausalLM
 
 V = 23
 
 
-def random_model(seed=0):
-    config = ModelConfig(V, 16, 24, 2, 4, 2, 8, 128, 1e-6, 1e4, False, True, True)
-    model = randomised(CausalLM(config).double().requires_grad_(False).eval(), seed)
-    model.attention = TILES
-    return model
-
-
-MODEL = random_model()
+MODEL = random_model(0, layers=2, vocab_size=V, context=128)
+MODEL.attention = TILES
 
 
 def replaying(recorder=record_eager, rows=(1, 2, 4, 8)):
@@ -46,11 +39,7 @@ class Pair:
     def __init__(self):
         plain = ModelRunner(MODEL, num_blocks=80, block_size=4)
         replays, self.graphs = replaying()
-        self.runners = [plain, replays]
-        for runner in self.runners:
-            runner.cache.poison_freed = True
-            runner.cache.keys.fill_(torch.nan)
-            runner.cache.values.fill_(torch.nan)
+        self.runners = [poisoned(plain), poisoned(replays)]
         self.branches = []
 
     def each(self, act, i, *arguments):

@@ -14,10 +14,7 @@ from lr.measure.dummy import SHAPES, random_model
 from lr.model.attention_choice import equip
 from lr.model.device import own_stream
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+pytestmark = pytest.mark.gpu
 CUDA = torch.device("cuda")
 GIB = 1 << 30
 

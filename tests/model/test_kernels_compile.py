@@ -68,7 +68,7 @@ def compile_for(sm, kernel, arguments, constants):
 
 @pytest.mark.filterwarnings(WARNING)
 @pytest.mark.parametrize(
-    ("rows", "h", "k", "d", "dtype", "sm"),
+    "rows, h, k, d, dtype, sm",
     [
         (1, 32, 8, 128, torch.bfloat16, 80),  # Qwen3-8B and 4B, a decoded token
         (16, 64, 8, 128, torch.bfloat16, 90),  # Qwen3-32B, a prompt
@@ -95,7 +95,7 @@ def test_the_attention_kernel_compiles(rows, h, k, d, dtype, sm):
 
 @pytest.mark.filterwarnings(WARNING)
 @pytest.mark.parametrize(
-    ("dtype", "sm"),
+    "dtype, sm",
     [
         (torch.bfloat16, 80),
         (torch.bfloat16, 90),

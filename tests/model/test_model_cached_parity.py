@@ -11,6 +11,7 @@ from functools import cache
 import pytest
 import torch
 from model_kit import KINDS, YARN, hf_logits, hf_model, random_tokens
+from toy_kit import poisoned
 
 from lr.engine.runner import ModelRunner
 from lr.kvcache.invariant import check_cache
@@ -39,14 +40,9 @@ def checkpoint(tmp_path_factory):
 
 
 def runner_for(directory, attention):
-    """A runner whose cache shows NaN to whoever looks where nothing was written."""
     model = load_model(directory, dtype=torch.float64)
     model.attention = attention
-    runner = ModelRunner(model, num_blocks=200)
-    runner.cache.poison_freed = True
-    runner.cache.keys.fill_(torch.nan)
-    runner.cache.values.fill_(torch.nan)
-    return runner
+    return poisoned(ModelRunner(model, num_blocks=200))
 
 
 @pytest.mark.parametrize("attention", [REFERENCE, SDPA])
@@ -70,25 +66,3 @@ def test_chunks_after_a_cache_in_one_ragged_batch(checkpoint, kind, attention):
     ):
         torch.testing.assert_close(logits, expected[m : m + c], rtol=0, atol=1e-10)
     check_cache(runner.cache, [branch.table for branch in branches])
-
-
-@pytest.mark.parametrize("attention", [REFERENCE, SDPA])
-def test_after_rewind_and_fork(checkpoint, attention):
-    """What was rejected leaves no trace: wrong tokens are fed and taken back, on a
-    branch and on its fork, inside shared blocks.
-    """
-    directory, expected = checkpoint("qwen3")
-    runner = runner_for(directory, attention)
-    trunk = runner.open(TOKENS[:21].tolist())
-    runner.forward([trunk])
-    wrong = runner.fork(trunk)
-    trunk.append(5)
-    wrong.extend([7] * 20)
-    runner.forward([trunk, wrong])
-    runner.rewind(trunk, 21)
-    runner.rewind(wrong, 9)
-    trunk.extend(TOKENS[21:40].tolist())
-    wrong.extend(TOKENS[9:30].tolist())
-    ours = runner.forward([wrong, trunk], logits="all")
-    torch.testing.assert_close(ours[0], expected[9:30], rtol=0, atol=1e-10)
-    torch.testing.assert_close(ours[1], expected[21:40], rtol=0, atol=1e-10)

@@ -38,7 +38,7 @@ OLDER = {**YARN, "rope_type": None, "type": "yarn"}
 
 
 @pytest.mark.parametrize(
-    ("new", "old"),
+    "new, old",
     [
         ({"rope_theta": 5e5}, {"rope_theta": 5e5}),
         ({"rope_type": "default", "rope_theta": 5e5}, {"rope_theta": 5e5}),
@@ -106,7 +106,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("changes", "named"), REFUSED, ids=str)
+@pytest.mark.parametrize("changes, named", REFUSED, ids=str)
 def test_refusals_name_the_entry(changes, named):
     with pytest.raises(CheckpointError, match=named):
         read_config({**QWEN3, **changes})
@@ -121,5 +121,5 @@ def test_missing_sizes_are_listed_together():
 
 def test_a_byte_order_mark_is_no_part_of_the_json(tmp_path):
     text = json.dumps(QWEN3)
-    (tmp_path / "config.json").write_text(text, encoding="utf-8-sig")
+    (tmp_path / "config.json").write_text(text, "utf-8-sig")
     assert read_config(tmp_path) == read_config(QWEN3)

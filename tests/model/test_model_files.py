@@ -135,7 +135,7 @@ BROKEN = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "damage", "named"), BROKEN)
+@pytest.mark.parametrize("kind, damage, named", BROKEN)
 def test_damage_is_named(checkpoint, sharded, kind, damage, named):
     directory = {"single": checkpoint, "many": sharded}[kind]
     damage(directory)

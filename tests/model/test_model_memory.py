@@ -12,20 +12,14 @@ import torch
 
 from lr.commands.cli import main
 from lr.engine.runner import num_kv_blocks_needed
-from lr.measure.dummy import SHAPES, shape
-from lr.measure.memory import (
-    free_bytes,
-    model_bytes,
-    plan_memory,
-)
+from lr.measure.dummy import SHAPES
+from lr.measure.memory import free_bytes, model_bytes, plan_memory
 from lr.model.device import DeviceMap
-from lr.model.weights import load_model
 from lr.options import GenerateOptions
 from lr.reasoner import Reasoner
 
 BF16 = torch.bfloat16
 F32 = torch.float32
-TINY = shape("tiny-target")
 PAPER = GenerateOptions(mode="lr+sd", drafter="ngram", depth=4, driver="overlapped")
 NAMES = ("Qwen/Qwen3-32B", "Qwen/Qwen3-1.7B", "Qwen/Qwen2.5-7B-Instruct")
 MODELS = "--model Qwen3-32B --draft_model Qwen3-1.7B --judge_model Qwen2.5-7B"
@@ -48,15 +42,6 @@ def bytes_of(plan, role):
     )
 
 
-@pytest.mark.parametrize("dtype", [F32, BF16])
-def test_weights_and_cache_are_counted_to_the_byte(dtype):
-    model = load_model("tiny-target", dtype=dtype)
-    cache = model.make_cache(7, 16)
-    weights = sum(p.nbytes for p in model.parameters())
-    held = weights, cache.keys.nbytes + cache.values.nbytes
-    assert model_bytes(TINY, dtype, 7) == held
-
-
 def test_ranks_share_matrices_not_norms_nor_single_heads():
     large = SHAPES["Qwen3-32B"]
     full, half = (model_bytes(large, BF16, 1, ranks)[0] for ranks in (1, 2))
@@ -67,7 +52,7 @@ def test_ranks_share_matrices_not_norms_nor_single_heads():
 
 
 @pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="no shared memory here")
-@pytest.mark.parametrize(("room", "copies"), [(0, 2), (1 << 50, 1)])
+@pytest.mark.parametrize("room, copies", [(0, 2), (1 << 50, 1)])
 def test_a_process_needs_no_copy_of_weights_that_it_can_share(
     room, copies, monkeypatch
 ):
@@ -101,6 +86,8 @@ def test_what_options_add():
     asked = bytes_of(plan(verifier="score:7"), "target")[1] - cache
     blocks = (40960 + 8192) // 16
     assert asked == model_bytes(SHAPES["Qwen3-32B"], BF16, blocks)[1]
+    # It reads what it judges on branches of the target.
+    assert bytes_of(plan(verifier="likelihood:-1"), "target")[1] == cache
     assert bytes_of(plan(share=3), "target")[1] == 3 * cache
     plain = plan(options=replace(PAPER, mode="ar"))
     assert [model.split()[0] for _, model, *_ in plain.models] == ["target", "judge"]
@@ -119,9 +106,9 @@ def test_the_plan_of_an_answer_is_what_it_reserves():
         planned = plan_memory((*names, None), on_cpu, F32, options, length)
         models = reasoner.engine.target_model, reasoner.engine.draft_model
         for (*_, weights, cache), model in zip(planned.models, models, strict=True):
-            assert (weights, cache) == model_bytes(
-                model.config, F32, answer.question.blocks
-            )
+            held = model.make_cache(answer.question.blocks, 16)
+            assert weights == sum(weight.nbytes for weight in model.parameters())
+            assert cache == held.keys.nbytes + held.values.nbytes
 
 
 def test_nothing_is_refused_where_nobody_knows_what_is_free():
@@ -142,7 +129,7 @@ def test_the_papers_models_do_not_fit_one_gpu_of_80_gib(capsys):
 
 
 @pytest.mark.parametrize(
-    ("judge", "draft", "device", "shares"),
+    "judge, draft, device, shares",
     [
         ("Qwen3-32B", "Qwen3-1.7B", "cpu", True),
         ("Qwen3-1.7B", "Qwen3-1.7B", "cpu", True),

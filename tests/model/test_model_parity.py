@@ -125,7 +125,7 @@ def test_absent_keys_mean_what_they_mean_to_transformers(tmp_path, kind):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "tolerance"),
+    "dtype, tolerance",
     [(torch.float32, 1e-4), (torch.bfloat16, 0.1), (torch.float16, 0.01)],
 )
 @pytest.mark.parametrize("kind", KINDS)

@@ -9,13 +9,7 @@ import lr.model.quantize
 from lr import Reasoner
 from lr.errors import SettingError
 from lr.model.layers import Linear
-from lr.model.quantize import (
-    FEW_ROWS,
-    GROUP,
-    Int4Linear,
-    Int8Linear,
-    quantize,
-)
+from lr.model.quantize import FEW_ROWS, GROUP, Int4Linear, Int8Linear, quantize
 from lr.model.weights import load_model
 
 LARGER = {
@@ -34,7 +28,7 @@ def few_bits(kind, weight):
 
 
 @pytest.mark.parametrize("by_columns", [False, True])
-@pytest.mark.parametrize(("rows", "columns"), [(16, 32), (1040, 64)])
+@pytest.mark.parametrize("rows, columns", [(16, 32), (1040, 64)])
 def test_each_weight_is_within_half_a_step(rows, columns, by_columns):
     """The bound is exact: half a step of the grid, and the roundings of bfloat16. W e_i
     is column i."""

@@ -6,11 +6,7 @@ import json
 
 import pytest
 import torch
-from model_kit import (
-    KINDS,
-    edit_json,
-    hf_model,
-)
+from model_kit import KINDS, edit_json, hf_model
 from safetensors.torch import load_file, save_file
 from tiny_training.checkpoint import save_model
 from transformers import AutoModelForCausalLM
@@ -138,7 +134,7 @@ FAULTS = [
 ]
 
 
-@pytest.mark.parametrize(("changes", "named"), FAULTS)
+@pytest.mark.parametrize("changes, named", FAULTS)
 def test_faults_are_listed_together(checkpoint, changes, named):
     edit_tensors(checkpoint, changes)
     with pytest.raises(CheckpointError) as refusal:

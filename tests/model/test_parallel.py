@@ -58,7 +58,7 @@ def compute(model):
 
 
 @pytest.mark.parametrize(
-    ("size", "kind", "changes"),
+    "size, kind, changes",
     [
         (2, "qwen3", {"tie_word_embeddings": False}),
         (4, "qwen2", {"num_key_value_heads": 1, "tie_word_embeddings": True}),
@@ -121,14 +121,6 @@ def test_a_killed_rank_ends_the_run_with_its_number():
     assert time.monotonic() - started < LIMIT
     assert not active_children(), "no rank is left"
     with pytest.raises(WorkerError, match="load it again"):  # from now on
-        feed_for_ever(model)
-
-
-def test_a_rank_that_fails_ends_the_run_with_its_number():
-    """Here, it gets a message that it cannot carry out."""
-    model = load_parallel("tiny-target", [CPU] * 2)
-    other_ranks(model).connections[0].send("no pass")
-    with pytest.raises(WorkerError, match=r"rank 1 .* code 1"):
         feed_for_ever(model)
 
 

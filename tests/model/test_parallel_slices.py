@@ -1,5 +1,5 @@
-"""Who has which slice: the parts put together are the whole, each rank reads only its
-own, and what cannot be divided is refused.
+"""Who has which slice: each rank reads only its own, and what cannot be divided is
+refused. (`test_parallel.py`: together they compute what one rank computes.)
 """
 
 import math
@@ -7,52 +7,16 @@ from dataclasses import replace
 
 import pytest
 import torch
-from model_kit import KINDS, hf_model
 
 from lr.errors import SettingError
 from lr.measure.dummy import SHAPES
 from lr.model.config import read_config
 from lr.model.files import resolve
-from lr.model.ranks import cuts, load_part, part_of
-from lr.model.weights import load_model, pieces
+from lr.model.ranks import cuts, part_of
+from lr.model.weights import pieces
 
 CPU = torch.device("cpu")
-WIDE = {
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 4,
-    "vocab_size": 250,
-}
-"""The eighth part of a norm is nothing beside these."""
 TINY = read_config(resolve("tiny-target"))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("size", [2, 4])
-def test_the_parts_are_the_whole(kind, size, tmp_path):
-    untied = {"num_hidden_layers": 1, "tie_word_embeddings": False}
-    hf_model(kind, **WIDE, **untied).save_pretrained(tmp_path)
-    config = read_config(tmp_path)
-    ranks = [load_part(tmp_path, [CPU] * size, None, rank) for rank in range(size)]
-    for name, parameter in load_model(tmp_path).named_parameters():
-        slices = [rank.get_parameter(name) for rank in ranks]
-        if name.endswith("norm.weight"):
-            assert all(torch.equal(part, parameter) for part in slices)
-        elif name in ("embedding.weight", "head.weight"):
-            rows = torch.cat(slices)
-            assert torch.equal(rows[: config.vocab_size], parameter)
-            assert not rows[config.vocab_size :].any()
-        elif name.endswith(("out.weight", "down.weight")):
-            assert torch.equal(torch.cat(slices, dim=1), parameter)
-        else:  # q, k, v or gate, up are one matrix
-            sizes = [config.intermediate_size] * 2
-            if "qkv" in name:
-                heads = (config.num_heads, config.num_kv_heads, config.num_kv_heads)
-                sizes = [count * config.head_dim for count in heads]
-            parts = [part.split([n // size for n in sizes]) for part in slices]
-            columns = [torch.cat(column) for column in zip(*parts, strict=True)]
-            assert torch.equal(torch.cat(columns), parameter)
 
 
 def test_ranks_that_outnumber_the_kv_heads_share_them():
@@ -82,7 +46,7 @@ def test_a_rank_reads_its_part_and_no_more(tied):
 
 
 @pytest.mark.parametrize(
-    ("changes", "ranks", "noun"),
+    "changes, ranks, noun",
     [
         ({}, 3, r"query heads \(4\)"),
         ({"intermediate_size": 385}, 2, r"MLP width \(385\)"),

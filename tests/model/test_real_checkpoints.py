@@ -77,7 +77,7 @@ def test_exact_lookahead_is_plain_decoding(draft):
 
 
 @pytest.mark.parametrize(
-    ("mode", "drafter"),
+    "mode, drafter",
     [
         ("ar", "ngram"),
         ("sd", "ngram"),

@@ -2,15 +2,12 @@
 `test_attention.py`. Not in bf16, whose products the interpreter computes
 wrongly."""
 
-from __future__ import annotations
-
 import functools
-from typing import Any
 from unittest.mock import Mock, patch
 
 import torch
 from attention_kit import LARGE, Scene, compare
-from model_kit import randomised
+from toy_kit import randomised
 from triton.runtime import interpreter
 
 from lr.engine.runner import ModelRunner
@@ -23,7 +20,7 @@ from lr.model.qwen import CausalLM
 CPU = torch.device("cpu")
 
 
-def prepare_once(function: Any) -> Mock:
+def prepare_once(function):
     """The interpreter prepares Triton's language before each call, also of a helper,
     and undoes it, which takes as long as the calls. In this process it may stay."""
     prepare(function)
@@ -33,7 +30,7 @@ def prepare_once(function: Any) -> Mock:
 prepare = functools.cache(interpreter._patch_lang)
 
 
-def attention_is_right() -> None:
+def attention_is_right():
     scenes = (
         (Scene((3, 1, 8), 4, (13, 6), (17, 1, 1)), torch.float32),
         (Scene((6, 6, 24), 16, (20, 3), (5, 1, 1)), torch.float16),
@@ -45,12 +42,12 @@ def attention_is_right() -> None:
         compare(TRITON, scene, dtype)
 
 
-def keys_may_be_divided() -> None:
+def keys_may_be_divided():
     """Into many parts, most of them without a key for some rows; each part of 101 keys
     is read in several pieces or in one. Rows that are not numbers stay with themselves.
     """
     scene = Scene(LARGE[3], 4, (100, 0), (2, 1, 1))
-    for parts in (1, 8, 32):
+    for parts in (8, 32):
         # Of four tiles, a recording expects one.
         attention.PROGRAMS = parts
         dtype = torch.float16 if parts == 8 else torch.float32
@@ -59,7 +56,7 @@ def keys_may_be_divided() -> None:
 
 
 @torch.inference_mode()
-def layers_are_right(qk_norm: bool, dtype: torch.dtype) -> None:
+def layers_are_right(qk_norm, dtype):
     """A model on kernels computes what it computes without them; a layer whose norm has
     a hook computes without them, and the hook runs."""
     config = ModelConfig(
@@ -67,7 +64,7 @@ def layers_are_right(qk_norm: bool, dtype: torch.dtype) -> None:
     )
     model = randomised(CausalLM(config).eval(), 1).to(dtype)
 
-    def logits(*prompts: list[int]) -> torch.Tensor:
+    def logits(*prompts):
         """After the prompts, and after two more tokens of each, one by one."""
         runner = ModelRunner(model, num_blocks=32, block_size=4)
         branches = [runner.open(prompt) for prompt in prompts]
@@ -87,7 +84,7 @@ def layers_are_right(qk_norm: bool, dtype: torch.dtype) -> None:
         assert (logits(*single) - plain[1]).abs().max() <= bound
     assert linear.call_count == 4 * len(model.layers)  # in the second of two forwards
 
-    calls: list[int] = []
+    calls = []
     model.layers[0].mlp_norm.register_forward_hook(lambda *_: calls.append(1))
     assert (logits(*several) - plain[0]).abs().max() <= bound
     with patch.object(fused, "linear", wraps=fused.linear) as linear:

@@ -6,25 +6,19 @@ The page `lr/lookahead.py` is the oracle for all that happens on models
 and verdicts without the target's step.
 """
 
-from __future__ import annotations
-
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from lr.spec.protocol import (
     Cancel,
-    Command,
     Draft,
     Drafted,
     Emit,
-    Event,
     Judge,
     Judged,
     NodeId,
     Release,
     Schedule,
-    SchedulerConfig,
     Target,
     Targeted,
     Work,
@@ -32,7 +26,7 @@ from lr.spec.protocol import (
 )
 from lr.spec.verifiers.base import verdict_by_form
 from lr.types import EmittedStep, Finish, Origin, Step, Verdict
-from lr.watch.scripted import Prefix, Script, ScriptedRun, Turn, continued, cut
+from lr.watch.scripted import continued, cut
 
 
 @dataclass(frozen=True)
@@ -48,10 +42,10 @@ class RandomScript:
     fails: float = 0.05
     keeps: float = 0.0
 
-    def _chance(self, *key: object) -> random.Random:
+    def _chance(self, *key):
         return random.Random(repr((self.seed, *key)))
 
-    def _step(self, *key: object) -> Step:
+    def _step(self, *key):
         chance = self._chance(*key)
         length = chance.choice([1, 1, 2, 3, 5])
         tokens = tuple(chance.randrange(50) for _ in range(length))
@@ -59,14 +53,14 @@ class RandomScript:
         weights = (self.eos, self.cut, 1 - self.eos - self.cut)
         return Step(tokens, *chance.choices(kinds, weights))
 
-    def draft(self, prefix: Prefix, sibling: int) -> Step | None:
+    def draft(self, prefix, sibling):
         fails = self._chance("fails", prefix, sibling).random() < self.fails
         return None if fails else self._step("draft", prefix, sibling)
 
-    def target(self, prefix: Prefix) -> Step:
+    def target(self, prefix):
         return self._step("target", prefix)
 
-    def judge(self, prefix: Prefix, draft: Step, target: Step | None) -> Verdict:
+    def judge(self, prefix, draft, target):
         chance = self._chance("judge", prefix, draft, target)
         aligned = chance.random() < self.aligned
         why = f"a coin, {chance.random():.3f}"
@@ -75,7 +69,7 @@ class RandomScript:
         return Verdict(False, why, keep=chance.randrange(len(draft.tokens)))
 
 
-def last_aligned(drafts: Sequence[Step], verdicts: Sequence[Verdict]) -> int | None:
+def last_aligned(drafts, verdicts):
     """The choice of a verifier that prefers later alternatives."""
     aligned = [j for j, verdict in enumerate(verdicts) if verdict.aligned]
     return max(aligned, default=None)
@@ -91,7 +85,7 @@ class Expected:
     survivors: list[tuple[NodeId, NodeId]] = field(default_factory=list)
 
 
-def oracle(script: Script, config: SchedulerConfig) -> Expected:
+def oracle(script, config):
     """One position after the other, everything waited for: what every schedule must
     emit at any width. The page cannot stand in for it: it names no nodes, and knows
     neither drafts that do not come nor verdicts without a target step.
@@ -143,9 +137,7 @@ def oracle(script: Script, config: SchedulerConfig) -> Expected:
         expected.chain.append(emitted)
 
 
-def _verdict(
-    script: Script, config: SchedulerConfig, prefix: Prefix, draft: Step, target: Step
-) -> Verdict:
+def _verdict(script, config, prefix, draft, target):
     if not config.needs_target_step:
         return verdict_by_form(draft, draft) or script.judge(prefix, draft, None)
     return verdict_by_form(draft, target) or script.judge(prefix, draft, target)
@@ -156,19 +148,19 @@ class Clerk:
     there; never more rows than allowed.
     """
 
-    def __init__(self, config: SchedulerConfig) -> None:
+    def __init__(self, config):
         self.config = config
-        self.running: set[Work] = set()
+        self.running = set()
         # Judged without the target's step: a row of the target.
-        self.alone: set[Work] = set()
-        self.ended: set[Work] = set()
+        self.alone = set()
+        self.ended = set()
         self.alive = {NodeId(0, 0)}
-        self.gone: set[NodeId] = set()
+        self.gone = set()
         self.most_rows = 0
         self.emitted = 0
-        self.survivors: list[tuple[NodeId, NodeId]] = []
+        self.survivors = []
 
-    def read(self, turn: Turn) -> None:
+    def read(self, turn):
         """Enter one turn."""
         if turn.event is not None:
             self._end(work_of(turn.event))
@@ -179,7 +171,7 @@ class Clerk:
         limit = self.config.max_target_rows
         assert limit is None or len(rows) <= limit
 
-    def _enter(self, command: Command) -> None:
+    def _enter(self, command):
         match command:
             case Draft(node, children, limit):
                 assert limit > 0
@@ -209,44 +201,44 @@ class Clerk:
             case Release(node):
                 self._leave(node)
 
-    def _announce(self, *nodes: NodeId) -> None:
+    def _announce(self, *nodes):
         assert not (self.alive | self.gone) & set(nodes)
         assert len(set(nodes)) == len(nodes)
         self.alive |= set(nodes)
 
-    def _leave(self, node: NodeId) -> None:
+    def _leave(self, node):
         in_flight = [work for work in self.running if work.node == node]
         assert not in_flight, "released while work for it is in flight"
         self.alive.remove(node)
         self.gone.add(node)
 
-    def _begin(self, work: Work, parent: NodeId) -> None:
+    def _begin(self, work, parent):
         assert work not in self.running | self.ended
         assert {work.node, parent} <= self.alive
         self.running.add(work)
 
-    def _end(self, work: Work) -> None:
+    def _end(self, work):
         self.running.remove(work)
         self.ended.add(work)
 
-    def close(self) -> None:
+    def close(self):
         """The chain has ended: nothing runs, nobody is left."""
         assert not self.running and not self.alive
 
 
-def work_of(event: Event) -> Work:
+def work_of(event):
     """The work that an event reports."""
     kinds = {Drafted: WorkKind.DRAFT, Targeted: WorkKind.TARGET, Judged: WorkKind.JUDGE}
     return Work(kinds[type(event)], event.node)
 
 
-def run_and_check(run: ScriptedRun, stale: random.Random | None = None) -> Clerk:
+def run_and_check(run, stale=None):
     """Run to the end with the clerk looking on, now and then with a stale event, which
     must change nothing.
     """
     clerk = Clerk(run.scheduler.config)
     clerk.read(run.turns[0])
-    cancelled: list[Work] = []
+    cancelled = []
     while not run.done:
         turn = run.step()
         clerk.read(turn)
@@ -258,4 +250,7 @@ def run_and_check(run: ScriptedRun, stale: random.Random | None = None) -> Clerk
         assert len(run.turns) < 10_000, "the run does not come to an end"
     clerk.close()
     assert not run.work
+    for late in cancelled:  # also after the end
+        assert run.tell(run.event_of(late)).commands == ()
+        run.turns.pop()
     return clerk

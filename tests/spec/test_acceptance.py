@@ -9,17 +9,14 @@ from typing import get_args
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from scipy import stats
 from token_kit import (
     CHAINS,
     EXACT,
     KINDS,
     TREES,
     draws,
+    may_be,
     pair,
-    random_proposal,
     random_rows,
 )
 
@@ -29,7 +26,6 @@ from lr.spec.acceptance import (
     RULES,
     BlockRule,
     Decision,
-    MatchRule,
     Outcome,
     RejectRule,
     accept_prob,
@@ -39,7 +35,7 @@ from lr.spec.acceptance import (
     residual,
     residual_certain,
 )
-from lr.spec.proposal import EMPTY, ROOT, Draws, Proposal
+from lr.spec.proposal import EMPTY, ROOT, Proposal
 from lr.spec.sampling import sample
 from lr.spec.variant import Variant
 from lr.theory.exact import (
@@ -49,11 +45,9 @@ from lr.theory.exact import (
     plain_distribution,
     round_distribution,
     shared_noise_agreement,
-    target_rows,
 )
 from lr.variants.kit.check import check_parts
 
-FALSE_ALARM = 1e-6
 SEED = 20240611
 V = 5
 
@@ -99,8 +93,7 @@ def test_drafts_drawn_with_the_targets_own_keys_do_no_harm(rule):
         draft if decision.nodes else decision.token
         for draft, decision in zip(drafts, decisions, strict=True)
     )
-    counts = [firsts[token] for token in range(3)]
-    assert stats.chisquare(counts, (n * p).tolist()).pvalue > FALSE_ALARM
+    assert may_be([firsts[token] for token in range(3)], p.tolist())
 
 
 # The law
@@ -114,7 +107,7 @@ SHAPES = [
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("name", "parents"), SHAPES)
+@pytest.mark.parametrize("name, parents", SHAPES)
 def test_every_rule_emits_the_targets_law(name, parents, kind):
     """Whether the drafts are drawn, with or without replacement, or certain."""
     chain = parents in CHAINS
@@ -132,33 +125,6 @@ def test_every_rule_emits_the_targets_law(name, parents, kind):
             emitted = round_distribution(RULES[name](), target, drafts, length)
             error = emitted - plain_distribution(target, length)
             assert float(error.abs().max()) < EXACT
-
-
-@pytest.mark.parametrize("name", RULES)
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_chain_may_end_where_the_draft_is_unsure(name, kind):
-    """Option `draft_confidence`: at most three tokens; each ends the chain if its own
-    row has no probability as large as the largest of the first row."""
-    target, draft = pair(kind, 7, 3)
-    drafts = list(unsure_chains(draft, 3, confidence=float(draft(()).max())))
-    assert kind != "random" or len({len(proposal) for _, proposal in drafts}) > 1
-    assert sum(weight for weight, _ in drafts) == pytest.approx(1, abs=EXACT)
-    emitted = round_distribution(RULES[name](), target, drafts, 4)
-    error = emitted - plain_distribution(target, 4)
-    assert float(error.abs().max()) < EXACT
-
-
-def unsure_chains(draft, longest, confidence, text=()):
-    """Every such chain that begins with `text`, with its probability after `text`."""
-    row = draft(text)
-    for token, probability in enumerate(row.tolist()):
-        chain = (*text, token)
-        if len(chain) == longest or float(row.max()) < confidence:
-            q = torch.stack([draft(chain[:i]) for i in range(len(chain))])
-            yield probability, Proposal.chain(chain, q)
-        else:
-            for weight, proposal in unsure_chains(draft, longest, confidence, chain):
-                yield probability * weight, proposal
 
 
 # How many drafts stay
@@ -205,33 +171,6 @@ def test_block_never_keeps_less_than_rejection(kind):
 # Sample matching, and shared noise
 
 
-def plain_decoding(target, draws, length):
-    """One token after the other, each with its key."""
-    text = ()
-    while len(text) < length:
-        text += (sample(target(text)[None], [draws.sample_key(len(text))])[0],)
-    return text
-
-
-@settings(max_examples=100, deadline=None, derandomize=True)
-@given(st.integers(0, 10**6), st.sampled_from(["random", "zeros", "one-hot"]))
-def test_matching_emits_plain_decoding_token_for_token(seed, kind):
-    """Round after round, whatever is proposed, and it stops only where it must."""
-    rng = random.Random(seed)
-    target, _ = pair(kind, seed % 50, 4)
-    stream = Stream.root(seed)
-    text = ()
-    while len(text) < 15:
-        proposal = random_proposal(rng, 4, trees=True, longest=6)
-        rows = target_rows(lambda path, before=text: target(before + path), proposal)
-        [decision] = MatchRule().verify(rows, [proposal], [Draws(stream, len(text))])
-        last = decision.nodes[-1] if decision.nodes else ROOT
-        children = proposal.families()[last + 1]
-        assert decision.token not in [proposal.tokens[child] for child in children]
-        text += (*(proposal.tokens[node] for node in decision.nodes), decision.token)
-    assert text == plain_decoding(target, Draws(stream, 0), len(text))
-
-
 def test_follow_takes_the_first_of_equal_siblings():
     """The tree 7-9-2 with 4 beside 7."""
     tree = Proposal((7, 4, 9, 2), (-1, -1, 0, 2))
@@ -251,23 +190,16 @@ def test_shared_noise_agrees_as_the_closed_form_says(kind):
     keys = [Stream.root(SEED).key(i) for i in range(n)]
     targets, drafts = sample(p.expand(n, v), keys), sample(q.expand(n, v), keys)
     agreed = Counter(a for a, b in zip(targets, drafts, strict=True) if a == b)
+    counts = [*(agreed[token] for token in range(v)), n - agreed.total()]
     closed = shared_noise_agreement(p, q).tolist()
-    cells = [(agreed[token], n * x) for token, x in enumerate(closed)]
-    cells.append((n - agreed.total(), n * (1 - sum(closed))))
-    assert all(count == 0 for count, mean in cells if mean < 1e-6)
-    common = [(count, mean) for count, mean in cells if mean >= 5]
-    if len(common) > 1:
-        counts, means = zip(*common, strict=True)
-        scale = sum(counts) / sum(means)
-        p_value = stats.chisquare(counts, [scale * m for m in means]).pvalue
-        assert p_value > FALSE_ALARM
+    assert may_be(counts, [*closed, 1 - sum(closed)])
 
 
 # The parts
 
 
 @pytest.mark.parametrize(
-    ("tokens", "parents", "q"),
+    "tokens, parents, q",
     [
         ((1, 2), (ROOT,), None),
         ((1, 2), (ROOT, 1), None),

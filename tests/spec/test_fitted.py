@@ -37,7 +37,7 @@ def pair(draft, target, **logs):
 
 
 @pytest.mark.parametrize(
-    ("text", "numbers"),
+    "text, numbers",
     [
         ("1,080 = 1080 = 1{,}080 = 1\\,080 = 1~080", ["1080"] * 5),
         ("1\u202f080 and 1\u00a0080 and 12,345,678", ["1080", "1080", "12345678"]),
@@ -82,7 +82,7 @@ def test_likelihood_accepts_from_its_threshold_on():
 
 
 @pytest.mark.parametrize(
-    ("draft", "target", "aligned"),
+    "draft, target, aligned",
     [
         ("So 12 apples are left", "So 12 apples are left now", True),
         ("So 12.0 apples are left", "So 12 apples are left", True),
@@ -106,7 +106,7 @@ READ_PAIR = pair(
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
+    "name, value",
     [
         ("target_mean", -0.8),
         ("target_lowest", -2.0),
@@ -188,13 +188,12 @@ GOOD = {
 
 
 @pytest.mark.parametrize(
-    ("change", "noun"),
+    "change, noun",
     [
         ({"signals": {"mood": GOOD["signals"]["length"]}}, "mood"),
         ({"signals": {"length": {"weight": 1.0, "mean": 0.0}}}, "scale"),
         ({"signals": {"length": {"weight": 1.0, "mean": 0.0, "scale": 0}}}, "scale"),
         ({"signals": ["length"]}, "fitted"),
-        ([], "fitted"),
         ({"intercept": "high"}, "intercept"),
         ({"intercept": math.nan}, "intercept"),
         ({"threshold": 2.0}, "threshold"),
@@ -203,21 +202,20 @@ GOOD = {
 )
 def test_a_damaged_fit_is_refused_by_field(tmp_path, change, noun):
     path = tmp_path / "fit.json"
-    path.write_text(json.dumps(GOOD | change if change else change))
+    path.write_text(json.dumps(GOOD | change))
     with pytest.raises(SettingError, match=noun):
         VerifierChoice(f"fitted:{path}", codec()).build(None)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", "{", '"fit"', None])
+def test_a_file_that_holds_no_fit_is_refused(tmp_path, text):
+    path = tmp_path / "fit.json"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(SettingError, match="fitted"):
+        Fit.load(path)
 
 
 def test_a_number_in_one_step_only_is_named():
     [verdict] = NumbersVerifier(decode).judge([pair("It is 7", "It is 8")])
     assert "7, 8" in verdict.why and verdict.score == pytest.approx(0.0)
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{}", "{", '"fit"'])
-def test_a_file_that_holds_no_fit_is_refused(tmp_path, text):
-    path = tmp_path / "fit.json"
-    path.write_text(text)
-    with pytest.raises(SettingError, match="fitted"):
-        Fit.load(path)
-    with pytest.raises(SettingError, match="fitted"):
-        Fit.load(tmp_path / "nowhere.json")

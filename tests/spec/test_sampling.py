@@ -5,7 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import chisquare
+from token_kit import may_be
 from toy_kit import Waits
 
 from lr.errors import NumericalError, SettingError
@@ -25,7 +25,6 @@ from lr.spec.sampling import (
 )
 from lr.types import SamplingParams
 
-FALSE_ALARM = 1e-6
 V = SMALL_VOCABULARY + 100
 QWEN = SamplingParams(temperature=0.6, top_p=0.95, top_k=20)
 SETTINGS = [
@@ -34,11 +33,7 @@ SETTINGS = [
     QWEN,
     SamplingParams(1.5, top_p=0.9),
 ]
-NARROW = [
-    QWEN,
-    SamplingParams(1.0, top_k=HEAD - 1),
-    SamplingParams(1.5, top_k=3),
-]
+NARROW = [QWEN, SamplingParams(1.0, top_k=HEAD - 1), SamplingParams(1.5, top_k=3)]
 
 
 def normal(seed, *shape, dtype=torch.float64):
@@ -108,7 +103,7 @@ def test_ties_are_all_kept(seed, top_k, top_p, levels):
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
+    "name, value",
     [
         *(("temperature", bad) for bad in (-1, 1e-300, float("nan"), float("inf"))),
         *(("top_p", 0), ("top_p", 7), ("top_k", -1), ("top_k", 1.5)),
@@ -129,9 +124,7 @@ def test_keyed_draws_follow_the_distribution():
     n = 20_000
     drawn = sample(probs.expand(n, -1), [stream.key(i) for i in range(n)])
     counts = torch.bincount(torch.tensor(drawn), minlength=7)
-    assert counts[6] == 0
-    expected = probs[0, :6] / probs[0, :6].sum() * n
-    assert chisquare(counts[:6].numpy(), expected.numpy()).pvalue > FALSE_ALARM
+    assert may_be(counts.tolist(), probs[0].tolist())
 
 
 def test_draws_depend_on_their_key_alone():
@@ -152,6 +145,7 @@ def test_the_noise_of_a_device_is_that_of_the_cpu():
     assert torch.equal(perturbed(probs, keys), noise)
 
 
+@settings(max_examples=50, deadline=None)
 @given(
     st.lists(st.one_of(st.integers(-(2**70), 2**70), st.text(max_size=3)), max_size=4),
     st.integers(0, 1000),
@@ -170,7 +164,7 @@ def test_streams_tell_paths_apart(path, number):
 # What a device is asked
 
 
-@pytest.mark.parametrize(("rule", "count"), [("reject", 2), ("match", 1)])
+@pytest.mark.parametrize("rule, count", [("reject", 2), ("match", 1)])
 @pytest.mark.parametrize("certain", [True, False])
 def test_a_round_waits_no_more_for_five_branches_than_for_one(rule, count, certain):
     """For p and q of all draft tokens, then for the tokens after them; rule "match"
@@ -195,7 +189,6 @@ def test_a_probability_that_is_not_finite_accepts_nothing(rule):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("params", SETTINGS)
 def test_a_gpu_draws_the_same_tokens_without_waiting(params):
     """The same tokens; and the device is not waited for."""

@@ -1,8 +1,6 @@
 """What cannot be is refused and changes nothing; what is stale is ignored; settings are
 checked."""
 
-import random
-
 import pytest
 from scheduler_kit import RandomScript
 
@@ -80,26 +78,9 @@ def test_start_comes_first_and_once():
         scheduler.start()
 
 
-def test_stale_events_are_ignored():
-    """Also after the end: what was cancelled last may still be reported."""
-    config = SchedulerConfig(Limits(30), Schedule.DEPTH, 3, 2)
-    count = 0
-    for seed in range(20):
-        run = ScriptedRun(config, RandomScript(seed, eos=0.2), shuffled(seed))
-        emitted = list(run.run())
-        commands = [command for turn in run.turns for command in turn.commands]
-        stale = [c.work for c in commands if isinstance(c, Cancel)]
-        random.Random(seed).shuffle(stale)
-        for work in stale:
-            assert run.tell(run.event_of(work)).commands == ()
-        assert run.emitted == emitted
-        count += len(stale)
-    assert count > 20
-
-
 def test_cancelled_work_behind_the_root_is_forgotten():
     """Most cancelled work is never reported: a driver drops it."""
-    config = SchedulerConfig(Limits(2000), Schedule.DEPTH, 3, 2)
+    config = SchedulerConfig(Limits(400), Schedule.DEPTH, 3, 2)
     run = ScriptedRun(config, RandomScript(1, aligned=0.5, eos=0.0), shuffled(1))
     cancelled = 0
     while not run.done:
@@ -107,11 +88,11 @@ def test_cancelled_work_behind_the_root_is_forgotten():
         cancelled += sum(isinstance(command, Cancel) for command in turn.commands)
         nodes = 1 + 2 + 4 + 8
         assert len(run.scheduler._cancelled) <= 2 * nodes
-    assert cancelled > 500
+    assert cancelled > 100
 
 
 @pytest.mark.parametrize(
-    ("settings", "named"),
+    "settings, named",
     [
         ({"depth": -1}, "depth is -1"),
         ({"depth": 0, "schedule": Schedule.PAPER}, "depth is 0"),

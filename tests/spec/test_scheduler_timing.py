@@ -59,7 +59,7 @@ CASES = [
         target 0:1 -> judge 0:1, judge 0:2
         judge 0:2 -> judge 0:1
         judge 0:1 -> draft 3:4""",
-        "A. B. c.",
+        "A. B. c."
     ),
     Case(
         "depth has 2 unverified drafts and a target step at the frontier; it slides",
@@ -69,7 +69,7 @@ CASES = [
         draft 0:2 -> target 0:0, target 0:1, target 0:2
         target 0:0 -> judge 0:1, target 0:1, target 0:2
         judge 0:1 -> draft 0:3, target 0:1, target 0:2""",
-        "A.",
+        "A."
     ),
     Case(
         "paper has 2 uncommitted pairs in flight, aligned ones included",
@@ -81,7 +81,7 @@ CASES = [
         judge 0:2 -> target 0:0
         target 0:0 -> judge 0:1
         judge 0:1 -> draft 0:3, target 0:2""",
-        "A. B.",
+        "A. B."
     ),
     Case(
         "a rejection cancels what is below it and keeps what is above",
@@ -92,14 +92,14 @@ CASES = [
         judge 0:2 -> target 0:0
         target 0:0 -> judge 0:1
         judge 0:1 -> draft 2:3, target 2:2""",
-        "A. b.",
+        "A. b."
     ),
     *(
         Case(
             f"nothing is written after a draft step that {reason} ({schedule.value})",
             "a. b$", f"{text} B$", schedule, 3,
             "draft 0:1 -> target 0:0",
-            settings={"longest": 4},
+            settings={"longest": 4}
         )
         for reason, text in (("ends the text", "A$"), ("was cut", "AAAA"))
         for schedule in (PAPER, DEPTH)
@@ -112,7 +112,7 @@ CASES = [
         judge 0:1.1 -> draft 0:1, target 0:1.1
         draft 0:1 -> judge 0:1, target 0:1, target 0:1.1
         judge 0:1 -> draft 0:2.2, draft 0:2.3, target 0:1.1""",
-        "A.", {"width": 2},
+        "A.", {"width": 2}
     ),
     Case(
         "an accepted sibling does not wait for later ones",
@@ -120,16 +120,16 @@ CASES = [
         """draft 0:1 -> draft 0:1.1, target 0:0, target 0:1
         target 0:0 -> draft 0:1.1, judge 0:1, target 0:1
         judge 0:1 -> draft 0:2, draft 0:2.1, target 0:1""",
-        "A.", {"width": 2},
+        "A.", {"width": 2}
     ),
     Case(
         "a late draft is waited for",
-        "a. b$", "A. B$", DEPTH, 2, "target 0:0 -> draft 0:1",
+        "a. b$", "A. B$", DEPTH, 2, "target 0:0 -> draft 0:1"
     ),
     Case(
         "or rejected",
         "a. b$", "A. B$", DEPTH, 2, "target 0:0 -> draft 1:2, target 1:1",
-        "a.", {"reject_late": True},
+        "a.", {"reject_late": True}
     ),
     Case(
         "unless it is in time",
@@ -137,7 +137,7 @@ CASES = [
         """draft 0:1 -> draft 0:2, target 0:0, target 0:1
         target 0:0 -> draft 0:2, judge 0:1, target 0:1
         judge 0:1 -> draft 0:2, target 0:1""",
-        "A.", {"reject_late": True},
+        "A.", {"reject_late": True}
     ),
     Case(
         "draft steps judged alone take rows, and target steps come last",
@@ -148,7 +148,7 @@ CASES = [
         judge 0:1 -> draft 0:3, judge 0:2
         judge 0:2 -> target 0:1
         target 0:1 -> draft 2:3""",
-        "A. b.", {"needs_target_step": False, "max_target_rows": 1},
+        "A. b.", {"needs_target_step": False, "max_target_rows": 1}
     ),
     Case(
         "without need of it the target writes at the root only",
@@ -157,7 +157,7 @@ CASES = [
         draft 0:2 -> judge 0:1, judge 0:2
         judge 0:2 -> judge 0:1
         judge 0:1 -> target 0:1""",
-        "A.", {"needs_target_step": False},
+        "A.", {"needs_target_step": False}
     ),
     Case(
         "a pair that needs no verifier is decided at once: the target's step was cut",
@@ -167,8 +167,8 @@ CASES = [
         target 0:0 -> target 0:1, target 0:2
         target 0:1 -> target 0:2
         target 0:2 -> target 1:1""",
-        "aaaa", {"longest": 4},
-    ),
+        "aaaa", {"longest": 4}
+    )
 ]  # fmt: skip
 
 

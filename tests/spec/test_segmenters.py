@@ -78,7 +78,7 @@ def ends_at(tokens, name, length=3):
 
 
 @pytest.mark.parametrize(
-    ("name", "text"), [(name, text) for name in CASES for text in CASES[name]]
+    "name, text", [(name, text) for name in CASES for text in CASES[name]]
 )
 def test_where_a_step_ends(name, text):
     marked = text.split("|")

@@ -2,11 +2,11 @@
 decision of the page goes both ways, on models with a cache, until no way is left.
 """
 
-from collections import Counter
 from functools import partial
 
 import pytest
 import torch
+from token_kit import Choices
 from toy_kit import EOS, PROMPT, random_model
 
 from lr import speculative
@@ -17,47 +17,13 @@ from lr.types import SamplingParams
 LENGTH = 3
 
 
-class Choices:
-    """Runs a function once per way in which its choices can fall."""
-
-    def enumerate(self, run):
-        """The probability of each result."""
-        law = Counter[tuple]()
-        self.waiting = [[]]  # ways, by the choices they begin with
-        while self.waiting:
-            self.way = self.waiting.pop()
-            self.made, self.weight = 0, 1.0
-            law[run()] += self.weight
-        return law
-
-    def choose(self, chances):
-        if self.made == len(self.way):  # the other possible choices wait
-            first, *later = [i for i, chance in enumerate(chances) if chance > 0]
-            self.waiting += [[*self.way, i] for i in later]
-            self.way.append(first)
-        choice = self.way[self.made]
-        self.made += 1
-        self.weight *= chances[choice]
-        return choice
-
-    def sample(self, probs, keys):
-        return [self.choose(row.tolist()) for row in probs]
-
-    def uniform(self, key):
-        return self
-
-    def __lt__(self, chance):
-        """A uniform number is compared with a chance, once."""
-        return bool(self.choose([1 - chance, chance]))
-
-
 def runner(seed, vocab_size=3):
     model = random_model(seed, vocab_size=vocab_size)
     return ModelRunner(model, num_blocks=40, block_size=2)
 
 
 @pytest.mark.parametrize(
-    ("draft_seed", "sampling"),
+    "draft_seed, sampling",
     [
         (1, SamplingParams(1.0)),
         (1, SamplingParams(0.7, top_k=2)),  # distributions with zeros

@@ -2,25 +2,17 @@
 accepted or cut.
 """
 
-from collections import Counter
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import chisquare
-from token_kit import DRAFTERS, RULES, fits, runner_of
-from toy_kit import (
-    EOS,
-    PROMPT,
-    decode_plainly,
-    random_model,
-    tokens_of,
-    writer,
-)
+from token_kit import DRAFTERS, RULES, Choices, fits, runner_of
+from toy_kit import EOS, PROMPT, decode_plainly, random_model, tokens_of, writer
 
 from lr.errors import SettingError
+from lr.spec import acceptance, drafters, write
 from lr.spec.acceptance import BlockRule
 from lr.spec.drafters import ModelDrafter, TreeDrafter
 from lr.spec.proposal import Proposal
@@ -48,7 +40,7 @@ def plain(model, limits=LIMITS, **options):
     return tokens_of(decode_plainly(PROMPT, target, limits))
 
 
-@pytest.mark.parametrize(("name", "rule"), PAIRS)
+@pytest.mark.parametrize("name, rule", PAIRS)
 def test_greedy_speculation_is_greedy_decoding(name, rule):
     """k up to 8, random models, fp64: not one token differs, under any rule and
     drafter."""
@@ -59,61 +51,38 @@ def test_greedy_speculation_is_greedy_decoding(name, rule):
         assert target.runner.cache.pool.num_used == 0
 
 
-LAWS = [
-    ("draft", "reject"),
-    ("draft", "block"),
-    ("draft", "match"),
-    ("draft unsure", "block"),
-    ("tree", "reject"),
-    ("draft shared", "match"),
-]
-FALSE_ALARM = 1e-6 / (2 * len(LAWS))
+@pytest.mark.parametrize(
+    "name, rule",
+    [(n, rule) for n, rule in PAIRS if "shared" not in n and rule != "match"],
+)
+def test_the_law_of_a_step_is_the_targets(name, rule, monkeypatch):
+    """By enumeration of every draw and every decision (as of the rules alone in
+    `test_acceptance.py`), through the caches and rounds of a whole step."""
+    choices = Choices()
+    monkeypatch.setattr(acceptance, "pick", choices.pick)
+    for module in (acceptance, drafters):
+        monkeypatch.setattr(module, "sample", choices.sample)
+    sampling = SamplingParams(1.0, top_k=2)
+    monkeypatch.setattr(
+        write,
+        "draw",
+        lambda logits, _, keys: choices.sample(distribution(logits, sampling), keys),
+    )
+    drafter = DRAFTERS[name](sampling)
+    law, plain = (
+        choices.enumerate(partial(one_step, target, sampling))
+        for target in (speculating(0, drafter, rule, 2), writer(Role.TARGET, MODELS[0]))
+    )
+    assert law.keys() == plain.keys() and len(law) > 3
+    assert dict(law) == pytest.approx(dict(plain), abs=1e-12)
 
 
-@pytest.mark.parametrize(("name", "rule"), LAWS)
-def test_the_law_of_two_tokens(name, rule):
-    """Thousands of two-token continuations of one prompt at temperature 1, in batches
-    of forks, against the target's own rows.
-
-    The exact law is proved by enumeration (`test_acceptance.py`); this is the same
-    claim for the whole machine: ragged batches, caches, keyed draws. False alarm <=
-    1e-6 over all rules.
-    """
-    drafter = DRAFTERS[name](SamplingParams(1.0))
-    target = speculating(0, drafter, rule, 3, temperature=1.0, seed=11, num_blocks=800)
-    root = target.runner.open(PROMPT)
-    first = law_after(target, PROMPT)
-    steps = []
-    for batch in range(30):
-        branches = [target.runner.fork(root) for _ in range(100)]
-        jobs = [target.job(b, batch * 100 + i, 2) for i, b in enumerate(branches)]
-        steps += [step.tokens for step in target.write(jobs)]
-        for branch in branches:
-            target.close(branch)
-    [(token, _)] = Counter(s[0] for s in steps if len(s) == 2).most_common(1)
-    second = law_after(target, [*PROMPT, token])
-    assert agrees(first, [step[0] for step in steps])
-    assert agrees(second, [step[1] for step in steps if step[0] == token])
-
-
-def law_after(target, tokens):
-    [logits] = target.runner.forward([target.runner.open(tokens)])
-    return distribution(logits[None], target.config.sampling)[0]
-
-
-def agrees(law, drawn):
-    """Pearson's test, tokens with an expectation below 5 counted as one."""
-    expected = (law / law.sum() * len(drawn)).tolist()
-    counts = Counter(drawn)
-    cells = [(counts[t], mean) for t, mean in enumerate(expected) if mean >= 5]
-    observed, means = map(list, zip(*cells, strict=True))
-    remainder = len(drawn) - sum(means)
-    if remainder > 0.5:
-        observed.append(len(drawn) - sum(observed))
-        means.append(remainder)
-    assert len(means) > 1, "nothing to tell apart"
-    scale = sum(observed) / sum(means)
-    return bool(chisquare(observed, [m * scale for m in means]).pvalue > FALSE_ALARM)
+def one_step(target, sampling):
+    target.config = replace(target.config, sampling=sampling)
+    branch = target.runner.open(PROMPT)
+    [step] = target.write([target.job(branch, 0, 3)])
+    target.close(branch)
+    return step.tokens
 
 
 @pytest.mark.parametrize("name", DRAFTERS)
@@ -135,7 +104,7 @@ def test_matching_emits_what_plain_decoding_draws(name, seed, k, model, temperat
     assert emitted == plain(model, **options)
 
 
-@pytest.mark.parametrize(("name", "rule"), PAIRS)
+@pytest.mark.parametrize("name, rule", PAIRS)
 def test_branches_of_a_batch_do_not_influence_each_other(name, rule):
     """A batch gives what separate runs give, and permuting it permutes the outputs,
     though each branch accepts another length.

@@ -1,9 +1,6 @@
 """Verifiers that ask a model: reading an answer, keeping prefixes, and the judge, the
 score and the likelihood on random models."""
 
-import pickle
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -34,10 +31,7 @@ from lr.spec.verifiers.judge import (
     PromptRow,
     fill_prompt,
 )
-from lr.spec.verifiers.named import (
-    SCORE_QUESTION,
-    ScoreReading,
-)
+from lr.spec.verifiers.named import SCORE_QUESTION, ScoreReading
 from lr.tiny.vocabulary import build_tokenizer
 
 TEXTS = [(ADD_OTHERWISE, ADD), (ADD_WRONG, ADD), (FACT, ADD), (ADD, FACT)]
@@ -146,7 +140,7 @@ def test_braces_in_a_prompt_are_text(braces):
 
 
 @pytest.mark.parametrize(
-    ("ending", "thinks"),
+    "ending, thinks",
     [
         ("<think>\n", True),
         ("[THINK]", True),
@@ -195,7 +189,7 @@ def test_pairs_of_one_call_are_one_batch_and_share_the_head():
     assert watched.num_used == 0
 
 
-@pytest.mark.parametrize(("num_blocks", "fits"), [(40, True), (3, False)])
+@pytest.mark.parametrize("num_blocks, fits", [(40, True), (3, False)])
 def test_a_batch_too_large_is_judged_in_parts_or_rejected(num_blocks, fits):
     watched = Watched(num_blocks=num_blocks)
     verdicts = verdicts_of(judge(watched.prompted), PAIRS)
@@ -240,13 +234,3 @@ def test_an_answer_in_other_words_is_no_verdict(make):
     verifier.judge(PAIRS[:2])
     with pytest.raises(SettingError, match="tiny"):
         verifier.judge(PAIRS[:1])
-
-
-def test_threads_take_turns_at_one_judge():
-    verifier = judge()
-    expected = [verdict.aligned for verdict in verifier.judge(PAIRS)]
-    with ThreadPoolExecutor(4) as threads:
-        answers = list(threads.map(verifier.judge, [PAIRS] * 40))
-    assert all([v.aligned for v in verdicts] == expected for verdicts in answers)
-    again = pickle.loads(pickle.dumps(verifier.answers))
-    assert again == verifier.answers and "lock" not in vars(verifier.prefixes)

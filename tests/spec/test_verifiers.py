@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from reasoner_kit import write_checkpoint, write_foreign_checkpoint
+from reasoner_kit import write_foreign_checkpoint
 from torch.nn import functional as F
 from toy_kit import random_model
 from verifier_kit import (
@@ -124,7 +124,7 @@ def test_exact_compares_token_ids_with_the_end_of_sequence():
 
 
 @pytest.mark.parametrize(
-    ("draft", "target", "same"),
+    "draft, target, same",
     [
         ("So 7 + 3 = 10.", "so 7 + 3 = 10.", True),
         ("  So it is.\n", "So it is.", True),
@@ -217,9 +217,11 @@ def test_anything_but_one_verdict_per_pair_is_refused(answer):
         {"why": np.str_("so")},
         {"failed": 1},
         {"aligned": np.True_},
+        {"keep": 1},  # an accepted step is kept whole
+        {"aligned": False, "keep": len(step("a").tokens)},
     ],
 )
-def test_a_verdict_that_no_file_can_hold_is_refused(odd):
+def test_a_verdict_of_other_values_is_refused(odd):
     verdict = Verdict(**{"aligned": True, "why": "so", **odd})
     with pytest.raises(TypeError, match="Verdict"):
         verdicts_of(Says({"a": verdict}), [pair("a", "x")])
@@ -248,9 +250,8 @@ seven = 7
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("checkpoints")
-    write_checkpoint(folder / "tiny", seed=1)
     write_foreign_checkpoint(folder / "foreign")
-    (folder / "plugin.py").write_text(PLUGIN, encoding="utf-8")
+    (folder / "plugin.py").write_text(PLUGIN, "utf-8")
     return folder
 
 
@@ -281,9 +282,8 @@ def test_names_and_thresholds_that_are_refused(folder, text):
         VerifierChoice(text.replace("FOLDER", str(folder)), codec()).build(model(1))
 
 
-def test_a_verifier_of_ones_own(folder):
-    verifier = f"{folder}/plugin.py:Mine"
-    with Reasoner(folder / "tiny", folder / "tiny", verifier) as reasoner:
+def test_a_verifier_of_ones_own(folder, target):
+    with Reasoner(target, target, f"{folder}/plugin.py:Mine") as reasoner:
         assert reasoner.verifier.name == "mine"
         assert reasoner.generate("How many?", max_tokens=20).tokens
 

@@ -3,25 +3,20 @@
 and every drafter and every rule by name, on random models.
 """
 
-from __future__ import annotations
-
-import random
-from collections.abc import Callable, Sequence
+from collections import Counter
 from functools import cache
 
 import torch
-from torch import Tensor
+from scipy.stats import chisquare
 from toy_kit import EOS, random_model
 
 from lr.engine.runner import ModelRunner
-from lr.model.qwen import CausalLM
 from lr.rng import Stream
-from lr.spec.acceptance import AcceptanceRule, BlockRule, MatchRule, RejectRule
+from lr.spec.acceptance import BlockRule, MatchRule, RejectRule
 from lr.spec.drafters import LookupDrafter, ModelDrafter, TreeDrafter
 from lr.spec.proposal import EMPTY, ROOT, Draws, Proposal
-from lr.spec.token_sd import Context, Drafter
-from lr.theory.exact import Model
-from lr.types import Coupling, SamplingParams
+from lr.spec.token_sd import Drafter
+from lr.types import Coupling
 from lr.variants.kit.tokens import random_rows as random_law
 
 EXACT = 1e-12
@@ -43,7 +38,7 @@ ZEROS = {  # shares of impossible tokens in target and draft; 1: all but one
 KINDS = [*ZEROS, "equal", "disjoint"]
 
 
-def pair(kind: str, seed: int, v: int) -> tuple[Model, Model]:
+def pair(kind, seed, v):
     """Target and draft over v tokens, in fp64, of one of the KINDS."""
     if kind == "disjoint":
         return every_other(seed, v, 0), every_other(seed + 1, v, 1)
@@ -54,11 +49,11 @@ def pair(kind: str, seed: int, v: int) -> tuple[Model, Model]:
     return target, cache(random_law(seed + 1, v, zeros[1]))
 
 
-def every_other(seed: int, v: int, first: int) -> Model:
+def every_other(seed, v, first):
     """Only the tokens first, first + 2, ... are possible."""
     model = random_law(seed, v)
 
-    def law_after(text: tuple[int, ...]) -> Tensor:
+    def law_after(text):
         law = torch.zeros(v, dtype=torch.float64)
         law[first::2] = model(text)[first::2]
         return law / law.sum()
@@ -66,28 +61,73 @@ def every_other(seed: int, v: int, first: int) -> Model:
     return cache(law_after)
 
 
-def random_proposal(
-    rng: random.Random, v: int, *, trees: bool, longest: int = 4
-) -> Proposal:
-    """A proposal of 0 to `longest` tokens: a chain or, where allowed, a tree; certain
-    or with random rows of q.
-    """
-    n = rng.randint(0, longest)
-    parents = [rng.randint(ROOT, i - 1) if trees else i - 1 for i in range(n)]
-    tokens = tuple(rng.randrange(v) for _ in range(n))
-    q = random_rows(rng, n, v) if n and rng.random() < 0.5 else None
-    return Proposal(tokens, tuple(parents), q)
+def may_be(counts, chances):
+    """Whether so many draws may have these chances: chi-square, with a false alarm of
+    at most one in a million. Cells of a mean below 5 are one; impossible ones are
+    empty."""
+    total = sum(counts)
+    pooled = [0.0, 0.0]
+    cells = [pooled]
+    for count, chance in zip(counts, chances, strict=True):
+        if chance * total >= 5:
+            cells.append([count, chance * total])
+        elif chance < 1e-9:
+            assert count == 0
+        else:
+            pooled[:] = pooled[0] + count, pooled[1] + chance * total
+    observed, means = zip(*[cell for cell in cells if cell[1] > 0.5], strict=True)
+    scale = sum(observed) / sum(means)
+    # Of a single cell it is NaN.
+    return not chisquare(observed, [scale * mean for mean in means]).pvalue < 1e-6
 
 
-def random_rows(rng: random.Random, n: int, v: int) -> Tensor:
+def random_rows(rng, n, v):
     """n random laws [n, v] in fp64, a third of the entries zero."""
     model = random_law(rng.getrandbits(60), v, 1 / 3)
     return torch.stack([model((i,)) for i in range(n)])
 
 
-def draws(*path: int, offset: int = 0) -> Draws:
+def draws(*path, offset=0):
     """Randomness of its own for every path of numbers."""
     return Draws(Stream.root(2024).fold_in(*path), offset)
+
+
+class Choices:
+    """Runs a function once per way in which its choices can fall."""
+
+    def enumerate(self, run):
+        """The probability of each result."""
+        law = Counter()
+        self.waiting = [[]]  # ways, by the choices they begin with
+        while self.waiting:
+            self.way = self.waiting.pop()
+            self.made, self.weight = 0, 1.0
+            law[run()] += self.weight
+        return law
+
+    def choose(self, chances):
+        if self.made == len(self.way):  # the other possible choices wait
+            first, *later = [i for i, chance in enumerate(chances) if chance > 0]
+            self.waiting += [[*self.way, i] for i in later]
+            self.way.append(first)
+        choice = self.way[self.made]
+        self.made += 1
+        self.weight *= chances[choice]
+        return choice
+
+    def pick(self, outcomes, number):
+        """In the place of `acceptance.pick`."""
+        return outcomes[self.choose([o.probability for o in outcomes])]
+
+    def sample(self, probs, keys):
+        return [self.choose(row.tolist()) for row in probs]
+
+    def uniform(self, key):
+        return self
+
+    def __lt__(self, chance):
+        """A uniform number is compared with a chance, once."""
+        return bool(self.choose([1 - chance, chance]))
 
 
 DRAFT = random_model(7)
@@ -95,7 +135,7 @@ END = frozenset({EOS})
 UNSURE = 0.42  # half of this random model's places are less sure than that
 
 
-def runner_of(model: CausalLM) -> ModelRunner:
+def runner_of(model):
     return ModelRunner(model, num_blocks=400, block_size=4)
 
 
@@ -106,17 +146,17 @@ class Stubborn(Drafter):
 
     name = "stubborn"
 
-    def __init__(self, tokens: Sequence[int] = (5, EOS, 0, 6, 0)) -> None:
+    def __init__(self, tokens=(5, EOS, 0, 6, 0)):
         self.tokens = tuple(tokens)
 
-    def propose(self, contexts: Sequence[Context], k: int) -> list[Proposal]:
+    def propose(self, contexts, k):
         return [
             Proposal.chain(self.tokens[: min(k, c.limit)]) if c.limit > 0 else EMPTY
             for c in contexts
         ]
 
 
-DRAFTERS: dict[str, Callable[[SamplingParams], Drafter]] = {
+DRAFTERS = {
     "ngram": lambda s: LookupDrafter(3, 1),
     "draft": lambda s: ModelDrafter(runner_of(DRAFT), s, eos_ids=END),
     "draft unsure": lambda s: ModelDrafter(runner_of(DRAFT), s, confidence=UNSURE),
@@ -131,7 +171,7 @@ DRAFTERS: dict[str, Callable[[SamplingParams], Drafter]] = {
     ),
     "stubborn": lambda s: Stubborn(),
 }
-RULES: dict[str, AcceptanceRule] = {
+RULES = {
     "reject": RejectRule(),
     "block": BlockRule(),
     "match": MatchRule(),
@@ -140,6 +180,6 @@ OF_TREES = {"tree", "tree shared"}
 COUPLED = {"draft shared", "tree shared"}
 
 
-def fits(drafter: str, rule: str) -> bool:
+def fits(drafter, rule):
     """Block verification takes chains, and drafts whose noise is new in every round."""
     return rule != "block" or drafter not in OF_TREES | COUPLED

@@ -156,7 +156,7 @@ def test_alternatives_between_independent_and_alike():
 
 
 @pytest.mark.parametrize(
-    ("call", "value"),
+    "call, value",
     [
         (lambda: sd_tokens(1.2, 3), 1.2),
         (lambda: lr_sync_speedup([0.5, -0.1], 2, 0.1), -0.1),

@@ -16,7 +16,7 @@ from lr.theory.calibration import (
     plain_seconds,
     predicted_speedup,
 )
-from lr.theory.cost import PassCost, Timed
+from lr.theory.cost import PassCost
 from lr.theory.synchronous import lr_sync_cycle_speedup
 from lr.trace import ForwardPass, StepWritten, TokenRound, VerifierCall
 from lr.types import EmittedStep, Finish, Origin, Role, Step, Verdict
@@ -31,7 +31,7 @@ class Tape:
     """Events with times, written one after the other."""
 
     def __init__(self):
-        self.now, self.events = 0.0, list[Timed]()
+        self.now, self.events = 0.0, []
 
     def add(self, seconds, event):
         self.now += seconds
@@ -55,14 +55,13 @@ def emitted(index, length):
     return emission(EmittedStep(index, step(length), Origin.TARGET))
 
 
-def judged(index, *aligned):
-    """A step that was decided by verdicts."""
-    origin = Origin.ACCEPTED if aligned[-1] else Origin.CORRECTION
-    verdicts = [Verdict(same, "") for same in aligned]
-    return emission(EmittedStep(index, step(4), origin, verdicts[-1]), *verdicts)
+def judged(index, aligned):
+    origin = Origin.ACCEPTED if aligned else Origin.CORRECTION
+    verdict = Verdict(aligned, "")
+    return emission(EmittedStep(index, step(4), origin, verdict), verdict)
 
 
-def invented(verdicts=(True, True, False, True)):
+def invented():
     """All runs of one problem: two steps of plain decoding, cycles of two drafts of 10
     tokens, token rounds, and rows of several tokens."""
     plain, lookahead, tokens, hybrid = (Tape() for _ in range(4))
@@ -72,7 +71,7 @@ def invented(verdicts=(True, True, False, True)):
             plain.forward(Role.TARGET, seconds=PLAIN)
         plain.add(0, emitted(index, length))
     lookahead.prompt(Role.DRAFT, Role.TARGET)
-    for cycle, aligned in enumerate(verdicts):
+    for cycle, aligned in enumerate((True, True, False, True)):
         for _ in range(20):
             lookahead.forward(Role.DRAFT)
         for _ in range(2):
@@ -91,37 +90,34 @@ def invented(verdicts=(True, True, False, True)):
     hybrid.prompt(Role.DRAFT, Role.TARGET)
     for rows in (2, 2, 1):
         hybrid.forward(Role.DRAFT, rows=rows)
-    return {
-        "plain": plain.events,
-        "lookahead": lookahead.events,
-        "tokens": tokens.events,
-        "hybrid": hybrid.events,
-    }
+    tapes = {"plain": plain, "lookahead": lookahead, "tokens": tokens, "hybrid": hybrid}
+    return {name: tape.events for name, tape in tapes.items()}
 
 
 def test_the_parameters_of_an_invented_machine_are_found(tmp_path):
     calibration = calibrate([invented()] * 5, "invented", {"clock": "none"})
     assert asdict(calibration.target) == pytest.approx(asdict(TARGET))
     assert asdict(calibration.draft) == pytest.approx(asdict(DRAFT))
-    # accepted 3 + 1 + 0 tokens, tried 3 + 2 + 1
-    assert (calibration.alpha1, calibration.alpha2) == pytest.approx((3 / 4, 4 / 6))
-    assert (calibration.plain_token, calibration.verdict) == pytest.approx(
-        (PLAIN, VERDICT)
-    )
-    assert calibration.start == pytest.approx(PROMPT)
     step_time = 10 * PLAIN
-    assert calibration.step_seconds == pytest.approx(step_time)
-    assert (calibration.c1, calibration.c2) == pytest.approx(
-        (3 / step_time, 0.3 / PLAIN)
-    )
-    assert (calibration.b, calibration.v) == pytest.approx((0.125, VERDICT / step_time))
-    assert (
-        calibration.target_lengths == (8, 12) * 5
-        and calibration.chain_lengths == (2,) * 5
-    )
+    expected = {
+        "alpha1": 3 / 4,
+        "alpha2": 4 / 6,  # accepted 3 + 1 + 0 tokens, tried 3 + 2 + 1
+        "plain_token": PLAIN,
+        "verdict": VERDICT,
+        "start": PROMPT,
+        "step_seconds": step_time,
+        "c1": 3 / step_time,
+        "c2": 0.3 / PLAIN,
+        "b": 0.125,
+        "v": VERDICT / step_time,
+    }
+    found = {name: getattr(calibration, name) for name in expected}
+    assert found == pytest.approx(expected)
+    assert calibration.target_lengths == (8, 12) * 5
+    assert calibration.chain_lengths == (2,) * 5
     assert max(calibration.errors.values()) == pytest.approx(0)  # all are alike
     path = tmp_path / "calibration.json"
-    path.write_text(calibration.to_json(), encoding="utf-8")
+    path.write_text(calibration.to_json(), "utf-8")
     assert Calibration.load(path) == calibration
 
 
@@ -134,24 +130,15 @@ def test_broken_files_are_refused_by_name(change, tmp_path):
         Calibration.load(path)
 
 
-DECODING = GenerateOptions(mode="ar")
-
-
-def ahead(schedule, depth):
-    return GenerateOptions(mode="lr", schedule=schedule, depth=depth)
-
-
 def test_with_free_rows_the_prediction_is_the_formula():
     """Free rows and verdicts, endless chains, equal steps: 6 standard errors are about
     8 %."""
     calibration = Calibration("free", 0.83, 0.5, 1.0, PassCost(1.0), PassCost(0.2))
+    assert plain_seconds(calibration) == 1.0
+    assert closed_form(GenerateOptions(mode="ar"), calibration) == 1.0
     for depth in (1, 3):
         formula = float(lr_sync_cycle_speedup(0.83, depth, 0.2))
-        way = ahead("sync", depth)
-        assert closed_form(way, calibration) == pytest.approx(formula)
-        assert predicted_speedup(way, calibration, None) == pytest.approx(
-            formula, rel=0.08
-        )
-    assert (
-        plain_seconds(calibration) == 1.0 and closed_form(DECODING, calibration) == 1.0
-    )
+        ahead = GenerateOptions(mode="lr", schedule="sync", depth=depth)
+        assert closed_form(ahead, calibration) == pytest.approx(formula)
+        predicted = predicted_speedup(ahead, calibration, None)
+        assert predicted == pytest.approx(formula, rel=0.08)

@@ -67,7 +67,7 @@ def test_without_need_of_target_steps():
     assert outcome.seconds == pytest.approx(3 * (0.2 + 0.05) + 1, abs=1e-12)
 
 
-@pytest.mark.parametrize(("variation", "rate"), [(0.3, 1.84), (1.0, 1.49)])
+@pytest.mark.parametrize("variation, rate", [(0.3, 1.84), (1.0, 1.49)])
 def test_random_step_times_cost_speed(variation, rate):
     """a = 0.6, c = 0.2, no window, lognormal: an independent simulation gave these; S1,
     for constant times, is 1.923.
@@ -77,7 +77,7 @@ def test_random_step_times_cost_speed(variation, rate):
     rate_is(outcome, rate, tolerance=0.02)
 
 
-@pytest.mark.parametrize(("depth", "rate"), [(4, 1.615), (200, 1.244)])
+@pytest.mark.parametrize("depth, rate", [(4, 1.615), (200, 1.244)])
 def test_with_a_batch_that_is_not_free_a_window_helps(depth, rate):
     """a = 0.6, c = b = 0.1, k pairs in flight: an independent simulation gave 1.615 ±
     0.014 for k = 4 and 1.244 ± 0.014 for no window.

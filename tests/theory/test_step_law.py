@@ -7,10 +7,11 @@ from math import exp
 
 import pytest
 from token_kit import pair as models_of
+from toy_kit import OneByOne
 
 from lr.kvcache.branch import common_length
 from lr.spec.protocol import Limits, Schedule, SchedulerConfig
-from lr.spec.verifiers.base import ExactVerifier, Requires, Verifier
+from lr.spec.verifiers.base import ExactVerifier, Requires
 from lr.theory.step_law import (
     STEP_END,
     draw_step,
@@ -33,16 +34,13 @@ CONFIGS = [
 ]
 
 
-class KeepsWhatIsCommon(ExactVerifier):
+class KeepsWhatIsCommon(OneByOne, ExactVerifier):
     """Exact, and the target continues after the tokens on which both agree."""
 
-    def judge(self, pairs):
-        verdicts = []
-        for pair in pairs:
-            draft, target = pair.draft.tokens, pair.target_step.tokens
-            keep = 0 if draft == target else common_length(draft, target)
-            verdicts.append(Verdict(draft == target, "x", keep=keep))
-        return verdicts
+    def verdict(self, pair):
+        draft, target = pair.draft.tokens, pair.target_step.tokens
+        keep = 0 if draft == target else common_length(draft, target)
+        return Verdict(draft == target, "x", keep=keep)
 
 
 @pytest.mark.parametrize("verifier", [ExactVerifier(), KeepsWhatIsCommon()])
@@ -96,7 +94,7 @@ def residual(text, rejected):
 
 
 @pytest.mark.parametrize("schedule", Schedule)
-def test_a_correction_from_the_residual_makes_one_ratio_lossless(schedule):
+def test_a_correction_from_the_residual_is_lossless(schedule):
     config = SchedulerConfig(LIMITS, schedule, depth=2, needs_target_step=False)
     plain = step_law(ExactVerifier(), P, Q, PLAIN)
     law = step_law(one_ratio, P, Q, config, residual)
@@ -104,7 +102,7 @@ def test_a_correction_from_the_residual_makes_one_ratio_lossless(schedule):
     assert largest_difference(step_law(one_ratio, P, Q, config), plain) > 1e-3
 
 
-class KeepsTheFirst(Verifier):
+class KeepsTheFirst(OneByOne):
     """Keeps the first token of every draft step that it rejects."""
 
     name = "keeps the first"
@@ -112,13 +110,10 @@ class KeepsTheFirst(Verifier):
     def __init__(self, requires):
         self.requires = requires
 
-    def judge(self, pairs):
-        verdicts = []
-        for pair in pairs:
-            same = pair.draft == pair.target
-            keep = 0 if same else min(1, len(pair.draft.tokens) - 1)
-            verdicts.append(Verdict(same, "x", keep=keep))
-        return verdicts
+    def verdict(self, pair):
+        same = pair.draft == pair.target
+        keep = 0 if same else min(1, len(pair.draft.tokens) - 1)
+        return Verdict(same, "x", keep=keep)
 
 
 STEPS = [(0,), (1, 0), (1, 1, 0), (1, 1, 1)]  # of at most three tokens; the last is cut

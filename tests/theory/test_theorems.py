@@ -6,12 +6,7 @@ import numpy as np
 import pytest
 
 from lr.theory.asynchronous import async_parallelism, lr_async_speedup
-from lr.theory.hybrid import (
-    THRESHOLD,
-    best_split,
-    theorem3,
-    theorem4_conditions,
-)
+from lr.theory.hybrid import THRESHOLD, best_split, theorem3, theorem4_conditions
 from lr.theory.synchronous import lr_sync_speedup
 
 

@@ -67,14 +67,14 @@ def test_the_tiny_models_are_calibrated_and_compared(tmp_path, capsys, monkeypat
     assert 0 < calibration.c1 < 0.6 and 0 < calibration.c2 < 0.6 and calibration.v < 0.1
     assert calibration.conditions["verifier"] == "oracle"
     assert calibration.conditions["clock"] == "process_time"
-    rows = json.loads(comparison.read_text(encoding="utf-8"))["rows"]
+    rows = json.loads(comparison.read_text("utf-8"))["rows"]
     assert [row["way"] for row in rows] == ["sd 2", "sd 4", "sync 1"]
     columns = ("formula", "expected", "measured")
     assert all(0.3 < row[column] < 4 for row in rows for column in columns)
 
 
 def test_the_example_of_the_page_prints_what_its_comments_say(capsys):
-    page = (ROOT / "docs" / "theory.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "theory.md").read_text("utf-8")
     [example] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     exec(compile(example, "theory.md", "exec"), {})
     printed = [float(word) for word in capsys.readouterr().out.split()]

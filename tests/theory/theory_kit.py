@@ -7,8 +7,6 @@ so one of them fails by chance with probability below 1e-6 (Bonferroni). Seeds a
 fixed.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,16 +14,16 @@ from statistics import fmean, stdev
 
 import numpy as np
 
-from lr.spec.protocol import Schedule, SchedulerConfig
+from lr.spec.protocol import SchedulerConfig
 from lr.theory.distributions import Constant
-from lr.theory.simulate import ENDLESS, SimulationOutcome, World, simulate
+from lr.theory.simulate import ENDLESS, World, simulate
 
 SIGMAS = 6.0
 ACCEPTED = np.arange(2000)
 """X = 0, 1, 2, ...: drafts accepted."""
 
 
-def expected(alpha: float, values: np.ndarray) -> float:
+def expected(alpha, values):
     """E values[X] for P(X >= i) = alpha^i, term by term; `values` belongs to
     `ACCEPTED`, alpha <= 0.95.
     """
@@ -38,13 +36,11 @@ class Replay:
 
     outcomes: Sequence[bool]
 
-    def equivalent(self, index: int, position: int, sibling: int) -> bool:
+    def equivalent(self, index, position, sibling):
         return self.outcomes[index % len(self.outcomes)]
 
 
-def stage(
-    schedule: Schedule, depth: int, accepted: int, c: float, v: float = 0.0
-) -> SimulationOutcome:
+def stage(schedule, depth, accepted, c, v=0.0):
     """One stage in which so many drafts are accepted and the next is not. Target steps
     take 1, drafts c, verdicts v.
     """
@@ -54,14 +50,14 @@ def stage(
     return simulate(config, world, accepted + 1)
 
 
-def mean_is(values: Sequence[float], mean: float, slack: float = 1e-12) -> None:
+def mean_is(values, mean, slack=1e-12):
     """The mean of these independent values is `mean`, as far as can be told."""
     assert len(values) >= 100
     error = stdev(values) / math.sqrt(len(values))
     assert abs(fmean(values) - mean) < SIGMAS * error + slack
 
 
-def rate_is(outcome: SimulationOutcome, rate: float, tolerance: float = 0.0) -> None:
+def rate_is(outcome, rate, tolerance=0.0):
     """Steps per time: over independent stages, steps - rate * time has mean 0 exactly
     if `rate` is right, up to a `tolerance` of its own.
     """

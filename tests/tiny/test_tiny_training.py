@@ -11,11 +11,7 @@ from tiny_training.checkpoint import tiny_config
 from tiny_training.judge import JudgeRows
 from tiny_training.pairs import grammar_pair
 from tiny_training.rows import RowMaker
-from tiny_training.trainer import (
-    Recipe,
-    Trainer,
-    fresh_model,
-)
+from tiny_training.trainer import Recipe, Trainer, fresh_model
 
 from lr.model.weights import load_model
 from lr.tiny.grammar import Style
@@ -62,7 +58,7 @@ def test_resuming_gives_the_same_weights_bit_for_bit(rows, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    "name, words",
     [
         ("train_tiny", "--role draft --tokens 20000 --batch 200"),
         ("train_judge", "--tokens 3000 --batch 600 --layers 1 --real-share 0"),

@@ -7,7 +7,6 @@ import re
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import AutoTokenizer
 
 from lr.tiny.grammar import Style, render
 from lr.tiny.language import Split, problem
@@ -25,20 +24,6 @@ def ids_of(text):
 @given(st.text(max_size=60))
 def test_any_text_comes_back(text):
     assert TOKENIZER.decode(ids_of(text)) == text
-
-
-def test_a_saved_tokenizer_encodes_alike(tmp_path):
-    TOKENIZER.save_pretrained(tmp_path)
-    reloaded = AutoTokenizer.from_pretrained(tmp_path)
-    for text in ("Then Ann has 12.\n\n", " ünï → 日本\n\n\n\t 12 \\boxed{3}"):
-        assert reloaded.encode(text, add_special_tokens=False) == ids_of(text)
-        assert reloaded.decode(ids_of(text)) == text
-    messages = [{"role": "user", "content": "How many?"}]
-    text = reloaded.apply_chat_template(
-        messages, tokenize=False, add_generation_prompt=True
-    )
-    assert text == ("<|im_start|>user\nHow many?<|im_end|>\n<|im_start|>assistant\n")
-    assert reloaded.eos_token == "<|im_end|>" and reloaded.pad_token == "<|endoftext|>"
 
 
 def test_nothing_of_the_language_falls_apart_into_bytes():

@@ -85,12 +85,12 @@ def reasoner():
 @pytest.fixture(scope="module")
 def plugin(tmp_path_factory):
     path = tmp_path_factory.mktemp("plugins") / "plugin.py"
-    path.write_text(PLUGIN, encoding="utf-8")
+    path.write_text(PLUGIN, "utf-8")
     return path
 
 
 @pytest.mark.parametrize(
-    ("name", "fields"),
+    "name, fields",
     [
         ("mine", ["verifier"]),
         ("mine(least=9)", ["verifier"]),

@@ -78,9 +78,7 @@ def test_a_trace_says_what_the_variant_replaced(reasoner):
     assert "drafter of the variant" in setting_of(header)
 
 
-def test_a_store_of_answers_is_cold_first_and_quicker_for_the_same_question_again(
-    reasoner,
-):
+def test_a_store_of_answers_is_quicker_for_the_same_question(reasoner):
     variant = load_variant("suffix_store", reasoner)
     options = {"max_tokens": 60, "seed": 1}
     plain = reasoner.generate(QUESTION, mode="ar", **options)

@@ -9,7 +9,7 @@ from lr.kvcache.cache import PagedKVCache
 from lr.spec.protocol import Limits, SchedulerConfig
 from lr.watch.figures.cache import draw_blocks
 from lr.watch.figures.clock import CANCELLED, OPEN, timeline_of
-from lr.watch.figures.plots import draw_bars, draw_curves
+from lr.watch.figures.plots import draw_bars
 from lr.watch.figures.style import COLOURS, PAPER, SERIES, WASHES
 from lr.watch.figures.tree import draw_tree, tree_figure
 from lr.watch.scripted import ScriptedRun, TextScript, newest, oldest, scripted_trace
@@ -103,8 +103,3 @@ def test_plots_show_their_numbers_in_the_colours_of_their_roles():
     assert [bar.get_height() for bar in axes.patches] == [0.5, 0.25, 1.0, 0.0]
     colours = [mpl.colors.to_hex(bar.get_facecolor()) for bar in axes.patches]
     assert colours == [COLOURS["target"]] * 2 + [SERIES[0]] * 2
-    points = {"seen": [(0.0, 0.0), (1.0, 1.0), (1.0, 0.99)]}
-    labels = ["low", "high", "nearly"]
-    line = {"line": [(0, 0), (1, 1)]}
-    drawing = draw_curves(line, x="x", y="y", points=points, labels=labels)
-    assert words(drawing) == ["low", "high\nnearly"]  # neighbours share a list

@@ -25,7 +25,7 @@ from lr.watch.player.story import CAPTIONS
 from lr.watch.trace.state import StepState, state_at
 
 FOLDER = files("lr.watch.player")
-STYLE = (FOLDER / "style.css").read_text(encoding="utf-8")
+STYLE = (FOLDER / "style.css").read_text("utf-8")
 
 
 def test_a_page_needs_nothing_from_outside():
@@ -53,9 +53,7 @@ def value_at(history, number, otherwise=None):
 
 
 @pytest.mark.parametrize(
-    "make",
-    [scripted, lambda: tiny("lr+sd")],
-    ids=["scripted", "tiny"],
+    "make", [scripted, lambda: tiny("lr+sd")], ids=["scripted", "tiny"]
 )
 def test_histories_hold_the_states(make):
     trace = make()

@@ -6,14 +6,7 @@ reason; LR_BROWSER=required makes that a failure.
 """
 
 import pytest
-from watch_kit import (
-    a_browser,
-    bushy,
-    nasty,
-    scripted,
-    tiny,
-    wordy,
-)
+from watch_kit import a_browser, bushy, nasty, scripted, tiny, wordy
 
 from lr.watch.player.page import player_page
 from lr.watch.words import is_rejection, summary
@@ -190,7 +183,7 @@ def test_the_tour_goes_by_keys_and_addresses(window):
 
 
 @pytest.mark.parametrize(
-    ("name", "width"),
+    "name, width",
     [("bushy", 420), ("bushy", 1366), ("wordy", 420), ("wordy", 1920)],
 )
 def test_trees_fit_and_keep_their_numbers(window, name, width):

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from lr.commands.cli import main
-from lr.types import Origin
 from lr.watch.recorded import RECORDED, recorded_path
 from lr.watch.trace.file import read_trace
 
@@ -17,9 +16,3 @@ def test_a_recorded_answer_plays(name, tmp_path, monkeypatch):
     assert trace.complete and "qwen" in str(trace.header.models["target"])
     assert main(["play", name]) == 0
     assert Path(f"{name}.html").stat().st_size > 10_000
-
-
-def test_one_has_a_rejection_that_matters():
-    emits = [r for r in read_trace(recorded_path("coat")).records if r.kind == "emit"]
-    origins = [record.event.emitted.origin for record in emits]
-    assert Origin.ACCEPTED in origins and Origin.CORRECTION in origins

@@ -36,7 +36,7 @@ def test_a_walk_with_a_forced_verdict(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("line", "word"),
+    "line, word",
     [
         ("hello", "no letter"),
         ("n many", "number"),
@@ -69,7 +69,7 @@ def test_a_cache_that_is_full_is_said_and_nothing_is_lost():
 
 @pytest.mark.usefixtures("whole_targets")
 def test_the_page_shows_what_is_shown(monkeypatch, capsys):
-    page = (ROOT / "docs" / "step.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "step.md").read_text("utf-8")
     samples = re.findall(r"^```text\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr(sys, "stdin", io.StringIO("?\nv\nf\nx\ns 2\nc\n"))
@@ -81,7 +81,7 @@ def test_the_page_shows_what_is_shown(monkeypatch, capsys):
 
 
 def test_the_program_on_the_page_does_what_it_says(capsys):
-    page = (ROOT / "docs" / "step.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "step.md").read_text("utf-8")
     [program] = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     exec(program, {})
     assert f"# {capsys.readouterr().out.strip()}" in program

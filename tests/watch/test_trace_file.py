@@ -3,12 +3,10 @@ models tells every token.
 """
 
 import json
-import subprocess
-import sys
 from contextlib import suppress
 
 import pytest
-from reasoner_kit import write_checkpoint
+from tests_root import python
 from watch_kit import scripted
 
 from lr.commands.answer import saving
@@ -27,12 +25,7 @@ from lr.watch.trace.record import trace_of
 from lr.watch.trace.state import state_at
 
 QUESTION = "At first Ann has 7 coins. How many coins does Ann have?"
-SHORT = {
-    "max_tokens": 40,
-    "segmenter": "fixed",
-    "segment_tokens": 4,
-    "depth": 3,
-}
+SHORT = {"max_tokens": 40, "segmenter": "fixed", "segment_tokens": 4, "depth": 3}
 MODES = {
     "ar": {"mode": "ar"},
     "sd": {"mode": "sd"},
@@ -48,10 +41,7 @@ MODES = {
 
 
 @pytest.fixture(scope="module")
-def reasoner(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("checkpoints")
-    target = write_checkpoint(folder / "t", seed=1)
-    draft = write_checkpoint(folder / "d", seed=2)
+def reasoner(target, draft):
     with Reasoner(target, draft, "random:0.6") as reasoner:
         yield reasoner
 
@@ -111,7 +101,7 @@ def test_a_failed_run_leaves_its_trace(reasoner, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("tokens", "pieces"),
+    "tokens, pieces",
     [
         ([0], ["a"]),
         ([1], ["\ufffd"]),
@@ -133,7 +123,7 @@ def changed(number, **values):
 
 
 @pytest.mark.parametrize(
-    ("broken", "noun"),
+    "broken, noun",
     [
         ([], "empty"),
         (["{}"], "line 1"),
@@ -169,4 +159,4 @@ def test_reading_needs_no_torch():
         "import sys, lr.commands.trace, lr.watch.trace.record; "
         "assert 'torch' not in sys.modules"
     )
-    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+    assert python("-c", program).returncode == 0

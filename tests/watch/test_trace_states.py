@@ -61,7 +61,7 @@ def test_the_tree_is_the_schedulers_at_every_turn(schedule, seed):
 
 
 def test_the_document_shows_what_the_code_prints(capsys):
-    document = (ROOT / "docs" / "scheduler.md").read_text(encoding="utf-8")
+    document = (ROOT / "docs" / "scheduler.md").read_text("utf-8")
     pattern = r"```python\n(.*?)```.*?```text\n(.*?)```"
     [(program, printed)] = re.findall(pattern, document, re.DOTALL)
     exec(program, {"__name__": "document"})

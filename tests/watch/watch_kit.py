@@ -2,16 +2,12 @@
 whose prompt is fed lines.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import shutil
-from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
-from typing import Any
 
 import pytest
 from reasoner_kit import with_loader
@@ -21,10 +17,12 @@ from lr.commands.trace import StepperPrompt
 from lr.model.weights import load_model
 from lr.reasoner import Reasoner
 from lr.spec.protocol import Limits, SchedulerConfig
+from lr.tiny.language import Split, problem
 from lr.watch.scripted import ScriptedRun, TextScript, scripted_trace
 from lr.watch.stepper.live import LiveSource
 from lr.watch.stepper.session import ScriptSource, Session
 from lr.watch.trace.file import TraceFile, write_trace
+from lr.watch.trace.record import trace_of
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = (
@@ -39,7 +37,7 @@ BLOCK = 16
 
 
 @contextmanager
-def a_browser() -> Iterator[Any]:
+def a_browser():
     """A headless Chromium. Without one, or without playwright: the test is skipped, or
     fails where LR_BROWSER is "required".
     """
@@ -58,9 +56,7 @@ def a_browser() -> Iterator[Any]:
         browser.close()
 
 
-def run_of(
-    targets: list[str], drafts: list[str], depth: int, width: int = 1
-) -> TraceFile:
+def run_of(targets, drafts, depth, width=1):
     """The trace of a scripted run to its end."""
     config = SchedulerConfig(Limits(10**6), depth=depth, width=width)
     run = ScriptedRun(config, TextScript(targets, drafts))
@@ -69,14 +65,14 @@ def run_of(
 
 
 @cache
-def scripted() -> TraceFile:
+def scripted():
     """Width 2, with an accepted step, a correction and much that is cancelled."""
     drafts = ["A.|x.", "x.|B.", "y.|z.", "D.", "E$"]
     return run_of(["a.", "b.", "c.", "d.", "e$"], drafts, depth=3, width=2)
 
 
 @cache
-def bushy() -> TraceFile:
+def bushy():
     """Width 3 and depth 2: up to thirteen nodes."""
     drafts = [f"The sum is {n}1.|So it is {n}2.|That makes {n}3." for n in range(1, 6)]
     targets = [f"The sum is {n}4." for n in range(1, 5)] + ["It is 55$"]
@@ -84,33 +80,23 @@ def bushy() -> TraceFile:
 
 
 @cache
-def tiny(mode: str) -> TraceFile:
+def tiny(mode):
     """The tiny models as they ship, with tokens and caches."""
-    from reasoner_kit import with_loader
-
-    from lr.model.weights import load_model
-    from lr.reasoner import Reasoner
-    from lr.tiny.language import Split, problem
-    from lr.watch.trace.record import trace_of
-
-    question = problem(Split.TEST, 0).question
-    with_ahead = {"depth": 2, "width": 2} if mode.startswith("lr") else {}
-    with with_loader(load_model):
-        reasoner = Reasoner()
-    run = reasoner.run(
-        question,
+    ahead = {"depth": 2, "width": 2} if mode.startswith("lr") else {}
+    run = tiny_reasoner().run(
+        problem(Split.TEST, 0).question,
         detailed=True,
         mode=mode,
         max_tokens=60,
         num_speculative_tokens=3,
-        **with_ahead,
+        **ahead,
     )
     run.finish()
     return trace_of(run)
 
 
 @cache
-def wordy() -> TraceFile:
+def wordy():
     """Steps of some length, in which the last number decides."""
     first = "At first Ann holds seven coins, as the story tells us in its beginning."
     target = (
@@ -121,14 +107,14 @@ def wordy() -> TraceFile:
 
 
 @cache
-def nasty() -> TraceFile:
+def nasty():
     """A question and a step that would break a page that trusts them."""
     trace = run_of([NASTY + "$"], [NASTY.upper() + "$"], depth=1)
     header = replace(trace.header, question=NASTY, options={"note": NASTY})
     return TraceFile(header, trace.records, [NASTY])
 
 
-def as_file(trace: TraceFile, path: Any) -> Any:
+def as_file(trace, path):
     """Write a trace to `path`, which is given back."""
     write_trace(path, trace)
     return path
@@ -139,19 +125,19 @@ SCRIPT = TextScript(["a.", "b.", "c.", "d$"], ["A.", "x.", "C.", "D$"])
 """The draft writes in capitals; its step 1 is not the target's."""
 
 
-def script_session(width: int = 1) -> Session:
+def script_session(width=1):
     config = SchedulerConfig(Limits(50), depth=2, width=width)
     return Session(ScriptSource(ScriptedRun(config, SCRIPT)))
 
 
 @cache
-def tiny_reasoner() -> Reasoner:
+def tiny_reasoner():
     """The tiny models as they ship: they disagree now and then."""
     with with_loader(load_model):
         return Reasoner(verifier="oracle")
 
 
-def live_session(mode: str = "lr", **options: object) -> Session:
+def live_session(mode="lr", **options):
     chosen = {
         "mode": mode,
         "depth": 3,
@@ -162,13 +148,13 @@ def live_session(mode: str = "lr", **options: object) -> Session:
     return Session(LiveSource(tiny_reasoner(), QUESTION, chosen))
 
 
-def talk(session: Session, lines: Iterable[str], width: int = 80) -> str:
+def talk(session, lines, width=80):
     """What the prompt shows when these lines are typed."""
     out = io.StringIO()
     console = Console(file=out, width=width, highlight=False, color_system=None)
     typed = iter(lines)
 
-    def read(prompt: str) -> str:
+    def read(prompt):
         line = next(typed, None)
         if line is None:
             raise EOFError
