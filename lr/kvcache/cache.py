@@ -165,8 +165,6 @@ class PagedKVCache:
         If the body raises, everything is restored, even the order of future block ids.
         Entering raises `OutOfBlocks`, and then changes nothing.
         """
-        tables = tuple(tables)
-        counts = tuple(counts)
         self._require_changeable(*tables)
         assert len(set(tables)) == len(tables) == len(counts), (
             "one count for each table"
