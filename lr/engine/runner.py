@@ -222,11 +222,9 @@ class ModelRunner:
 
     def _watched(self, batch: RaggedBatch, layer: str) -> Tensor:
         """The logits of a batch; the states after a layer are added to `hidden`."""
-        rows = batch.logit_rows
 
-        def keep(*call: Any) -> None:
-            x = call[-1]  # [n, e]
-            self.hidden.append(x if rows is None else x[rows])
+        def keep(*call: Any) -> None:  # the last is the module's result [n, e]
+            self.hidden.append(call[-1].index_select(0, batch.logit_rows))
 
         with self.model.get_submodule(layer).register_forward_hook(keep):
             return self.model(batch, self.cache)
