@@ -23,9 +23,8 @@ from lr.engine.answer import Answer
 from lr.engine.engine import Engine
 from lr.engine.loading import Loader
 from lr.engine.verifiers import VerifierChoice
-from lr.model.codec import Codec, require_same
+from lr.model.codec import Codec, require_same, unsupported
 from lr.model.device import Device, DeviceMap
-from lr.model.generation_config import unsupported
 from lr.model.weights import LoadProgress, usual_dtype
 from lr.options import GenerateOptions, make_options
 from lr.registry import require_readable

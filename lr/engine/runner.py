@@ -222,16 +222,12 @@ class ModelRunner:
 
     def _watched(self, batch: RaggedBatch, layer: str) -> Tensor:
         """The logits of a batch; the states after a layer are added to `hidden`."""
-        streams: list[Any] = []
-        module = self.model.get_submodule(layer)
-        with module.register_forward_hook(lambda *call: streams.append(call[-1])):
-            logits: Tensor = self.model(batch, self.cache)
-        [x] = streams  # [n, e]
-        if isinstance(x, tuple):  # two addends of it: `Stream` in kernels/install.py
-            x = x[0] + x[1]
-        rows = batch.logit_rows
-        self.hidden.append(x if rows is None else x[rows])
-        return logits
+
+        def keep(*call: Any) -> None:  # the last is the module's result [n, e]
+            self.hidden.append(call[-1].index_select(0, batch.logit_rows))
+
+        with self.model.get_submodule(layer).register_forward_hook(keep):
+            return self.model(batch, self.cache)
 
     def _require_ids(self, tokens: Sequence[int]) -> None:
         # an id out of range, if any is

@@ -59,7 +59,7 @@ def layer_forward(
         return DecoderLayer.forward(layer, x, cos, signed_sin, attend)
     attention, mlp = layer.attention, layer.mlp
     first, second = layer.attention_norm, layer.mlp_norm
-    if len(x) == 1 and addend is None and readable(layer):
+    if len(x) == 1 and readable(layer):  # then there is no addend
         # One kernel per matrix: it norms before, and adds the residual after.
         norms = (first.weight, first.eps), (second.weight, second.eps)
         # [1, (h + 2 k) d]

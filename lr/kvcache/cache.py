@@ -165,8 +165,6 @@ class PagedKVCache:
         If the body raises, everything is restored, even the order of future block ids.
         Entering raises `OutOfBlocks`, and then changes nothing.
         """
-        tables = tuple(tables)
-        counts = tuple(counts)
         self._require_changeable(*tables)
         assert len(set(tables)) == len(tables) == len(counts), (
             "one count for each table"
@@ -188,20 +186,17 @@ class PagedKVCache:
         # 2. The tables change first, then the tensors. Any later error is undone below.
         for table, (_, block) in zip(moved, copies, strict=True):
             table.blocks[-1] = block
-        if copies:
-            self._drop([source for source, _ in copies])  # one owner fewer
+        self._drop([source for source, _ in copies])  # one owner fewer
         slots: list[int] = []
         free = iter(fresh)
         for table, count, n in zip(tables, counts, num_new, strict=True):
-            if n:
-                table.blocks += islice(free, n)
+            table.blocks += islice(free, n)
             table.length += count
             # where the body writes
             slots += table.slots(table.length - count, table.length)
         self.open_append = copies
         try:
-            if allocated:
-                self.prepare(fresh, copies)
+            self.prepare(fresh, copies)
             yield slots
             self.observer.grew(tables, moved, copies)
         except BaseException:

@@ -31,7 +31,6 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -50,7 +49,7 @@ class RaggedBatch:
 
     `rows` [3, n] holds `tokens` [n], `positions` [n] and `slots` [n], the cache slots
     of the new K/V. `counts` and `tables` have one entry per sequence. `logit_rows`: the
-    rows that need logits (None: all). `source`: the arguments of `build`.
+    rows that need logits. `source`: the arguments of `build`.
     """
 
     rows: Tensor
@@ -59,7 +58,7 @@ class RaggedBatch:
     slots: Tensor
     counts: tuple[int, ...]
     tables: tuple[BlockTable, ...]
-    logit_rows: Tensor | None
+    logit_rows: Tensor
     source: tuple[Any, ...] = field(repr=False)
 
     @classmethod
@@ -76,20 +75,19 @@ class RaggedBatch:
         `cache.append`), with logits after the last `wanted[i]` tokens. Example: counts
         (3, 1) and wanted (2, 1) give the logits of rows 1, 2 and 3.
         """
-        counts = tuple(map(len, tokens))
-        ids = [token for new in tokens for token in new]
+        ids: list[int] = []
         positions: list[int] = []
-        for table, count in zip(tables, counts, strict=True):
-            positions += range(table.length - count, table.length)
-        logit_rows = None
-        if sum(wanted) < len(ids):
-            ends = zip(wanted, accumulate(counts), strict=True)
-            rows_with_logits = [row for n, end in ends for row in range(end - n, end)]
-            logit_rows = integers(rows_with_logits, device)
+        logit_rows: list[int] = []
+        for table, new, num_logits in zip(tables, tokens, wanted, strict=True):
+            ids += new
+            positions += range(table.length - len(new), table.length)
+            logit_rows += range(len(ids) - num_logits, len(ids))
         rows = integers((ids, positions, slots), device)
-        source = (tables, tokens, slots, wanted)
         flat, at, places = rows.unbind(0)
-        return cls(rows, flat, at, places, counts, tuple(tables), logit_rows, source)
+        counts = tuple(map(len, tokens))
+        wanted_rows = integers(logit_rows, device)
+        source = (tables, tokens, slots, wanted)
+        return cls(rows, flat, at, places, counts, tuple(tables), wanted_rows, source)
 
 
 @dataclass(frozen=True)

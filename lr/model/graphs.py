@@ -152,10 +152,7 @@ class StepGraphs:
             return None
         recording = fitting[-1]  # the smallest; they were recorded from the largest on
         recording.send(batch, self.tile, self.padding_row)
-        logits = recording.replay()
-        if batch.logit_rows is None:
-            return logits[:n].clone()
-        return logits.index_select(0, batch.logit_rows)
+        return recording.replay().index_select(0, batch.logit_rows)
 
     def close(self) -> None:
         """Forget the graphs and release the padding block."""

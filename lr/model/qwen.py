@@ -124,9 +124,7 @@ class CausalLM(Module):
         return the logits [m, v] of its logit rows."""
         attend = self.attention.ragged(batch, cache)
         hidden = self.trunk(batch.tokens, batch.positions, attend)
-        return self.logits(
-            hidden if batch.logit_rows is None else hidden[batch.logit_rows]
-        )
+        return self.logits(hidden.index_select(0, batch.logit_rows))
 
     def make_cache(self, num_blocks: int, block_size: int) -> PagedKVCache:
         """An empty cache for this model, or this rank. Raises `SettingError` for a size below 1."""

@@ -320,7 +320,7 @@ def run_rank(
             with torch.inference_mode():
                 caches[number].prepare([], copies)
                 if model.attention.name != attention:
-                    equip(model, attention, graphs=False)
+                    equip(model, attention)
                 batch = RaggedBatch.build(*source, device=model.device)
                 model(batch, caches[number])
     except EOFError:

@@ -22,8 +22,7 @@ from transformers import PreTrainedTokenizerFast
 
 from lr.engine.question import recommended_sampling
 from lr.errors import CheckpointError, SettingError
-from lr.model.codec import Codec, require_same
-from lr.model.generation_config import unsupported
+from lr.model.codec import Codec, require_same, unsupported
 from lr.result import reply
 from lr.types import SamplingParams
 
