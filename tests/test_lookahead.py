@@ -161,7 +161,7 @@ def reasoners(target, draft):
         return [Reasoner(*pair, "exact", dtype=torch.float64) for pair in pairs]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     pair=st.sampled_from([0, 0, 1]),
     verifier=st.sampled_from(["exact", "random:0.7", "oracle", Keeps(0.5)]),
