@@ -114,6 +114,7 @@ ENGINE = toy_engine()
     ignore_half_sentence=st.booleans(),
     draft_forwards=st.integers(1, 4),
     temperature=st.sampled_from([0.8, 1.2]),
+    coupling=st.sampled_from(["independent", "shared"]),
     seed=st.integers(0, 2**32),
 )
 def test_page_and_scheduler_agree_on_random_models(question, kind, rho, **options):
