@@ -14,6 +14,7 @@ from lr.engine import loading
 from lr.model.config import ModelConfig
 from lr.model.qwen import CausalLM
 from lr.model.weights import load_model
+from lr.options import make_options
 from lr.tiny.vocabulary import build_tokenizer
 
 
@@ -74,3 +75,37 @@ def write_foreign_checkpoint(folder):
     vocabulary["a"], vocabulary["b"] = vocabulary["b"], vocabulary["a"]
     path.write_text(json.dumps(content))
     return folder
+
+
+CHOICES = {
+    "mode": ["ar", "sd", "lr", "lr", "lr+sd", "lr+sd"],
+    "drafter": ["ngram", "draft", "tree"],
+    "acceptance": ["match"],
+    "width": [1, 1, 2, 3],
+    "schedule": ["sync", "paper", "depth"],
+    "num_speculative_tokens": range(1, 8),
+    "draft_confidence": [0.0, 0.5],
+    "draft_forwards": [1, 3, 8],
+    "branching": [(2, 2), (3, 1), (1, 1, 1), (4,), (2, 1, 2)],
+    "temperature": [0.0, 0.6, 1.0],
+    "top_k": [0, 0, 20],
+    "top_p": [1.0, 0.9],
+    "max_step_tokens": [3, 12, 40, 100],
+    "segmenter": ["blank_line", "sentence", "fixed"],
+    "segment_tokens": [3],
+    "max_target_rows": [None, None, 1, 3],
+    "max_tokens": range(1, 41),
+    "ignore_half_sentence": [True, False],
+    "coupling": ["independent", "shared"],
+    "driver": ["lockstep", "overlapped"],
+    "seed": range(1000),
+}
+
+
+def random_options(rng, **choices):
+    """Random options that fit each other. `choices`: among other values."""
+    drawn = {name: rng.choice(values) for name, values in (CHOICES | choices).items()}
+    drawn["depth"] = rng.randint(1, 4 if drawn["width"] == 1 else 2)
+    if drawn["acceptance"] == "block":  # it takes chains, and fresh noise
+        drawn |= {"coupling": "independent", "drafter": rng.choice(["ngram", "draft"])}
+    return make_options(**drawn)

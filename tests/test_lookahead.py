@@ -5,12 +5,14 @@ verdicts, whatever the schedule, and every block of the cache given back.
 
 from dataclasses import replace
 from functools import partial
+from random import Random
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reasoner_kit import load_small, with_loader
+from reasoner_kit import load_small, random_options, with_loader
+from tests_root import cases
 from toy_kit import (
     EOS,
     PIECES,
@@ -114,6 +116,7 @@ ENGINE = toy_engine()
     ignore_half_sentence=st.booleans(),
     draft_forwards=st.integers(1, 4),
     temperature=st.sampled_from([0.8, 1.2]),
+    coupling=st.sampled_from(["independent", "shared"]),
     seed=st.integers(0, 2**32),
 )
 def test_page_and_scheduler_agree_on_random_models(question, kind, rho, **options):
@@ -148,8 +151,6 @@ def test_an_answer_that_ends_early_releases_everything(loop):
 
 # Through `Reasoner`
 
-DRAFTERS = (None, "ngram", "draft", "tree")
-
 
 @pytest.fixture(scope="module")
 def reasoners(target, draft):
@@ -161,45 +162,24 @@ def reasoners(target, draft):
         return [Reasoner(*pair, "exact", dtype=torch.float64) for pair in pairs]
 
 
-@settings(max_examples=30, deadline=None)
-@given(
-    pair=st.sampled_from([0, 0, 1]),
-    verifier=st.sampled_from(["exact", "random:0.7", "oracle", Keeps(0.5)]),
-    drafter=st.sampled_from(DRAFTERS),
-    acceptance=st.sampled_from(["reject", "match", "block"]),
-    schedule=st.sampled_from(["sync", "paper", "depth"]),
-    depth=st.integers(1, 6),
-    width=st.integers(1, 3),
-    max_target_rows=st.sampled_from([None, 1, 3]),
-    draft_forwards=st.sampled_from([1, 3, 8]),
-    temperature=st.sampled_from([0.0, 0.9]),
-    coupling=st.sampled_from(["independent", "shared"]),
-    segmenter=st.sampled_from(["blank_line", "fixed"]),
-    max_tokens=st.sampled_from([5, 30, 50]),
-    max_step_tokens=st.sampled_from([4, 20]),
-    ignore_half_sentence=st.booleans(),
-    seed=st.integers(0, 99),
-)
-def test_the_page_emits_what_the_engine_emits(
-    reasoners, pair, verifier, drafter, **config
-):
+@pytest.mark.parametrize("seed", range(cases(24)))
+def test_the_page_emits_what_the_engine_emits(reasoners, seed):
     """Steps, origins and verdicts, with every token drafter and rule, token for token;
     with the exact verifier and rule `match` those of plain decoding."""
-    config["depth"] = min(config["depth"], (6, 6, 4)[config["width"] - 1])
-    if drafter == "tree" and config["acceptance"] == "block":
-        config["acceptance"] = "reject"  # block verifies chains
-    if config["acceptance"] == "block":
-        config["coupling"] = "independent"  # and needs fresh noise
-    config |= {"mode": "lr+sd", "drafter": drafter} if drafter else {"mode": "lr"}
-    config |= {"num_speculative_tokens": 3, "segment_tokens": 3}
-    reasoner = reasoners[pair]
+    rng = Random(seed)
+    rules = ["reject", "match", "block"]
+    options = random_options(
+        rng, mode=["lr", "lr+sd", "lr+sd"], acceptance=rules, driver=["lockstep"]
+    )
+    reasoner = rng.choice(reasoners)
+    verifier = rng.choice(["exact", "random:0.7", "oracle", Keeps(0.5)])
     choice = VerifierChoice(verifier, reasoner.codec)  # a name, or an object
     reasoner.verifier = choice.build(reasoner.engine.target_model)
-    by_page = page_engine.run(reasoner, QUESTION, **config).finish()
-    by_engine = reasoner.generate(QUESTION, **config)
+    by_page = page_engine.run(reasoner, QUESTION, options).finish()
+    by_engine = reasoner.generate(QUESTION, options)
     assert by_page.steps == by_engine.steps
-    if verifier == "exact" and (config["acceptance"] == "match" or not drafter):
-        plain = reasoner.generate(QUESTION, **(config | {"mode": "ar"}))
+    if verifier == "exact" and (options.acceptance == "match" or options.mode == "lr"):
+        plain = reasoner.generate(QUESTION, options, mode="ar")
         assert by_page.tokens == plain.tokens
 
 

@@ -7,12 +7,11 @@ from random import Random
 
 import pytest
 import torch
-from reasoner_kit import write_checkpoint
+from reasoner_kit import random_options, write_checkpoint
 from tests_root import cases
 
 from lr.errors import ContextError
 from lr.kvcache.invariant import check_cache
-from lr.options import make_options
 from lr.reasoner import Reasoner
 
 WORDS = (
@@ -44,35 +43,6 @@ def reasoner(names, request):
 
 def random_question(rng, longest):
     return " ".join(rng.choices(WORDS, k=rng.randint(1, longest)))
-
-
-def random_options(rng):
-    mode = rng.choice(["ar", "sd", "lr", "lr", "lr+sd", "lr+sd"])
-    width = rng.choice([1, 1, 2, 3])
-    settings = {
-        "mode": mode,
-        "drafter": rng.choice(["ngram", "draft", "tree"]),
-        "depth": rng.randint(1, 4 if width == 1 else 2),
-        "width": width,
-        "schedule": rng.choice(["sync", "paper", "depth"]),
-        "num_speculative_tokens": rng.randint(1, 7),
-        "draft_confidence": rng.choice([0.0, 0.5]),
-        "draft_forwards": rng.choice([1, 3, 8]),
-        "branching": rng.choice([(2, 2), (3, 1), (1, 1, 1), (4,), (2, 1, 2)]),
-        "temperature": rng.choice([0.0, 0.6, 1.0]),
-        "top_k": rng.choice([0, 0, 20]),
-        "top_p": rng.choice([1.0, 0.9]),
-        "max_step_tokens": rng.choice([3, 12, 40, 100]),
-        "segmenter": rng.choice(["blank_line", "sentence", "fixed"]),
-        "segment_tokens": 3,
-        "max_target_rows": rng.choice([None, None, 1, 3]),
-        "max_tokens": rng.randint(1, 40),
-        "coupling": rng.choice(["independent", "shared"]),
-        "seed": rng.randrange(1000),
-        "driver": rng.choice(["lockstep", "overlapped"]),
-        "acceptance": "match",
-    }
-    return make_options(**settings)
 
 
 def answer_together(reasoner, questions, options, concurrency):

@@ -5,8 +5,6 @@ from toy_kit import QUESTIONS, ask, emitted, require_clean, toy_engine
 
 from lr.types import Role
 
-ENGINE = toy_engine()
-
 
 @pytest.mark.parametrize("mode", ["ar", "lr"])
 def test_stopping_early_gives_everything_back(mode):
@@ -36,13 +34,3 @@ def test_a_stopped_answer_leaves_the_others_alone():
     assert len(answers[0].steps) < 4
     assert answers[1].emitted == alone
     require_clean(engine)
-
-
-def test_alternatives_have_their_own_noise():
-    for coupling in ("shared", "independent"):
-        answer = ask(ENGINE, coupling=coupling)
-        plan = answer.question.draft_plan()
-        streams = [plan.stream(3, sibling) for sibling in range(4)]
-        assert len(set(streams)) == 4
-        target = answer.question.role_stream(Role.TARGET).fold_in(3)
-        assert (streams[0] == target) == (coupling == "shared")

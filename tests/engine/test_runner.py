@@ -9,7 +9,7 @@ import torch
 from toy_kit import poisoned, random_model
 
 from lr.engine.runner import ModelRunner
-from lr.errors import ContextError, OutOfBlocks, SettingError
+from lr.errors import ContextError, SettingError
 from lr.model.attention import REFERENCE, SDPA
 from lr.spec.runner import take_over
 
@@ -118,16 +118,3 @@ def test_a_branch_takes_over_what_another_has_computed():
     for each in (read, branch):
         model_runner.close(each)
     assert model_runner.cache.pool.num_free == 64 and not model_runner.branches
-
-
-def test_out_of_blocks_changes_nothing():
-    model_runner = runner(num_blocks=3)
-    first, second = model_runner.open(tokens(8, 0)), model_runner.open(tokens(8, 1))
-    model_runner.forward([first])
-    second.extend([1])
-    before = state(model_runner, [first, second])
-    with pytest.raises(OutOfBlocks, match="blocks"):
-        model_runner.forward([second])
-    assert state(model_runner, [first, second]) == before
-    model_runner.close(first)
-    assert close(model_runner.forward([second])[0], alone(second.tokens)[-1])

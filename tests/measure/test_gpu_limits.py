@@ -1,10 +1,9 @@
 """`scripts/gpu_limits.py`: the least time of a pass, and how fast a device is."""
 
-import pytest
 import torch
 from gpu_limits import Rates, least_seconds, measure_rates
 
-from lr.measure.dummy import SHAPES, shape
+from lr.measure.dummy import shape
 from lr.model.weights import load_model
 
 
@@ -17,14 +16,6 @@ def test_a_pass_reads_what_the_model_has():
     assert least == 4 * (weights + cache * 2 * 100)
     slow_units = Rates(copied=1e18, read=1e18, flops=1.0)
     assert least_seconds(config, torch.float32, slow_units, 2, 9) == 4 * weights
-
-
-def test_the_example_of_the_docstring():
-    rates = Rates(copied=3.9e12, read=4e12, flops=7e14)
-    large = SHAPES["Qwen3-32B"]
-    one = least_seconds(large, torch.bfloat16, rates, 1, 0)
-    assert one == pytest.approx(16.0e-3, rel=0.03)
-    assert least_seconds(large, torch.bfloat16, rates, 200, 0) > 1.1 * one
 
 
 def test_rates_are_measured():

@@ -50,7 +50,7 @@ def configs(draw):
     )
 
 
-@settings(max_examples=cases(250), deadline=None)
+@settings(max_examples=cases(200), deadline=None)
 @given(script=scripts, config=configs(), seed=st.integers(0, 2**32))
 def test_any_order_gives_what_the_oracle_says(script, config, seed):
     """Same steps, same origins, same verdicts, same survivors; the books are checked on
@@ -64,7 +64,7 @@ def test_any_order_gives_what_the_oracle_says(script, config, seed):
         assert clerk.survivors == expected.survivors
 
 
-@settings(max_examples=cases(200), deadline=None)
+@settings(max_examples=cases(100), deadline=None)
 @given(script=scripts, config=configs(), seed=st.integers(0, 2**32))
 def test_late_drafts_rejected_still_ends_and_keeps_the_books(script, config, seed):
     """What is emitted depends on the order now; everything else holds."""

@@ -190,11 +190,3 @@ def test_the_end_of_text_and_boundaries_inside_accepted_runs(k):
         rounds = [event for _, event in trace.events if isinstance(event, TokenRound)]
         ended_inside += any(r.emitted <= r.accepted for r in rounds)
     assert ended_inside
-
-
-@pytest.mark.parametrize("budget", range(1, 12))
-def test_the_budget_is_never_overshot(budget):
-    limits = Limits(budget, 14)
-    target = speculating(1, Prophet(PROMPT + plain(1)), "reject", 6)
-    emitted = tokens_of(decode_plainly(PROMPT, target, limits))
-    assert emitted == plain(1, limits) and len(emitted) <= budget

@@ -1,6 +1,7 @@
 """Verifiers: the contract that all keep, those that run no model, and names."""
 
 from dataclasses import replace
+from itertools import product
 from math import nan, sqrt
 from pathlib import Path
 
@@ -35,6 +36,7 @@ from lr.spec.verifiers.base import (
     Pair,
     checked_verifier,
     unless_equal,
+    verdict_by_form,
     verdicts_of,
 )
 from lr.spec.verifiers.named import (
@@ -113,6 +115,13 @@ def test_a_judge_on_a_gpu_looks_for_nan_itself():
 
 
 # Without a model
+
+
+def test_only_steps_that_end_alike_reach_a_verifier():
+    for draft, target in product(Finish, repeat=2):
+        verdict = verdict_by_form(Step((1,), draft), Step((1,), target))
+        assert (verdict is None) == (draft is target is not Finish.LENGTH)
+        assert verdict is None or not verdict.aligned
 
 
 def test_exact_compares_token_ids_with_the_end_of_sequence():

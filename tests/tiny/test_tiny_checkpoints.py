@@ -3,14 +3,11 @@ transformers and by us alike, and able.
 """
 
 import pytest
-import torch
 
-from lr.engine.runner import ModelRunner
 from lr.errors import CheckpointError
 from lr.model.codec import Codec, require_same
 from lr.model.files import resolve
-from lr.model.weights import load_model
-from lr.result import boxed
+from lr.reasoner import Reasoner
 from lr.tiny import CHECKPOINTS
 from lr.tiny.language import Split, problem
 from lr.tiny.names import speaks_tiny
@@ -31,21 +28,14 @@ def test_all_are_small_and_speak_the_same_tokens():
         require_same(Codec.load("tiny-target"), codec)
 
 
+@pytest.mark.usefixtures("whole_targets")
 def test_the_target_solves_and_stays_in_the_language():
-    codec = Codec.load("tiny-target")
-    model = load_model("tiny-target", dtype=torch.float32)
-    runner = ModelRunner(model, num_blocks=200, vocab_size=codec.vocab_size)
-    problems = [problem(Split.TEST, i, seed=1) for i in range(6)]
-    branches = [runner.open(codec.chat(task.question)) for task in problems]
-    starts = [len(branch) for branch in branches]
-    live = list(branches)
-    while live:
-        for branch, logits in zip(live, runner.forward(live), strict=True):
-            branch.append(int(logits.argmax()))
-        live = [b for b in live if b.tokens[-1] not in codec.eos_ids and len(b) < 400]
+    options = {"mode": "ar", "temperature": 0.0, "max_tokens": 400}
     right = 0
-    for task, branch, start in zip(problems, branches, starts, strict=True):
-        text = codec.decode(branch.tokens[start:])
-        assert all(parse(step) for step in text.split("\n\n"))
-        right += boxed(text) == str(task.answer)
-    assert right >= 5
+    with Reasoner() as reasoner:
+        for i in range(3):
+            task = problem(Split.TEST, i, seed=1)
+            result = reasoner.generate(task.question, **options)
+            assert all(parse(step.text.strip()) for step in result.steps)
+            right += result.answer == str(task.answer)
+    assert right == 3
