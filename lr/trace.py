@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from operator import add
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar
 
 from lr.spec.protocol import Emit, Message, NodeId
 from lr.types import Origin, Role, Step
@@ -126,6 +125,8 @@ class Ended:
     why: str = ""
 
 
+Counts = TypeVar("Counts", "TokenRounds", "Stats")
+
 Statistic = ForwardPass | StepWritten | TokenRound | VerifierCall | SourceCall | Emit
 """Always recorded."""
 RunEvent = Message | Statistic | TokenWritten | Ended
@@ -175,7 +176,7 @@ class TokenRounds:
         )
 
     def __add__(self, rounds: TokenRounds) -> TokenRounds:
-        return TokenRounds(*map(add, vars(self).values(), vars(rounds).values()))
+        return _sum(self, rounds)
 
     @property
     def conditional_acceptance(self) -> float | None:
@@ -211,7 +212,7 @@ class Stats:
     source_seconds: float = 0.0  # of a variant's step source
 
     def __add__(self, stats: Stats) -> Stats:
-        return Stats(*map(add, vars(self).values(), vars(stats).values()))
+        return _sum(self, stats)
 
     @property
     def step_acceptance(self) -> float | None:
@@ -235,6 +236,13 @@ class Stats:
 
 def _ratio(part: float, whole: float) -> float | None:
     return part / whole if whole else None
+
+
+def _sum(first: Counts, second: Counts) -> Counts:
+    """Field by field. (`vars` of one that msgspec has read lacks what has its
+    default.)"""
+    names = [field.name for field in fields(first)]
+    return type(first)(*(getattr(first, n) + getattr(second, n) for n in names))
 
 
 def stats_of(timed: Sequence[tuple[float, object]]) -> Stats:

@@ -4,7 +4,7 @@ decoding against lookahead, shows one rejection, and compares the modes."""
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,19 +17,18 @@ from rich.table import Table
 from lr.commands import show
 from lr.commands.options import AnswerOptions, ModelChoice, VariantChoice
 from lr.measure.speed_reason import beside_tokens_alone, speed_reason
-from lr.options import LOOKAHEAD, MODES, GenerateOptions, Mode
+from lr.options import LOOKAHEAD, MODES, Mode
 from lr.result import Result
 from lr.spec.protocol import Emit
 from lr.tiny import CHECKPOINTS
 from lr.tiny.language import Split
 from lr.tiny.stories import story
 from lr.watch.recorded import first_answer, kept_and_rejected
-from lr.watch.words import counted, summary
+from lr.watch.trace.record import header_of, save_trace
+from lr.watch.words import setting_of, summary, title_of
 
 if TYPE_CHECKING:
     from lr.engine.answer import Answer
-    from lr.reasoner import Reasoner
-    from lr.spec.variant import Part
     from lr.spec.verifiers.base import Verifier
 
 
@@ -37,8 +36,6 @@ if TYPE_CHECKING:
 def saving(path: Path | None, answer: Answer) -> Iterator[None]:
     """Write the trace of the answer made inside the block to `path`, even if the block
     fails."""
-    from lr.watch.trace.record import save_trace
-
     failure = ""
     try:
         yield
@@ -50,23 +47,10 @@ def saving(path: Path | None, answer: Answer) -> Iterator[None]:
             save_trace(path, answer, failure)
 
 
-def in_one_line(
-    reasoner: Reasoner, options: GenerateOptions, replaced: Sequence[Part] = ()
-) -> str:
-    """What answers, in one line: mode, models, verifier, precision, threads.
-    `replaced`: the parts of a variant."""
-    import torch
-
-    engine = reasoner.engine
-    names = {**engine.names} | {part.field: "of the variant" for part in replaced}
-    parts = [f"mode {options.mode}", f"target {names['target']}"]
-    if options.needs_draft:
-        parts.append(f"draft {names.get('draft')}")
-    if options.looks_ahead:
-        parts.append(f"verifier {names.get('verifier')}")
-    dtype = str(engine.target_model.dtype).removeprefix("torch.")
-    threads = counted(torch.get_num_threads(), "CPU thread")
-    return ", ".join([*parts, f"{dtype} on {engine.target_model.device}", threads])
+def in_one_line(answer: Answer) -> str:
+    """What answers: mode, models, precision, settings, the parts of a variant."""
+    header = header_of(answer)
+    return f"{title_of(header)}: {setting_of(header)}"
 
 
 @dataclass(frozen=True)
@@ -97,7 +81,7 @@ class Generate:
             detailed=self.trace is not None,
         )
         question = answer.question
-        note(in_one_line(reasoner, question.options, question.variant.replaced))
+        note(in_one_line(answer))
         with saving(self.trace, answer):
             for step in answer:
                 if out.is_terminal:
@@ -183,15 +167,16 @@ class Demo:
             if question is None and self.tiny:
                 question = story(Split.TEST, RACE, 0).question
             question = self.models.question(question)
-            say(in_one_line(reasoner, GenerateOptions(mode="lr")), style="dim")
-            say("", question, "")
-            if self.tiny:  # Their first call allocates longer than they answer.
-                for mode in RACERS:
-                    reasoner.generate(question, **self._options(mode, 2))
 
             def begin(mode: Mode, longest: int | None = None) -> Answer:
                 options = self._options(mode, longest)
                 return reasoner.run(question, detailed=True, **options)
+
+            say(in_one_line(begin("lr")), style="dim")
+            say("", question, "")
+            if self.tiny:  # Their first call allocates longer than they answer.
+                for mode in RACERS:
+                    begin(mode, 2).finish()
 
             # 1. The race, and one rejection in slow motion. If plain decoding had to
             # stop, the others write no more tokens than it did.

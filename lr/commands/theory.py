@@ -133,7 +133,7 @@ class Calibrate:
             calibration = self.measure(reasoner)
             out.print(_parameters(calibration))
             if self.output is not None:
-                self.output.write_text(calibration.to_json(), encoding="utf-8")
+                write_json(asdict(calibration), self.output)
                 out.print(f"written: {self.output}")
             if not self.compare:
                 return

@@ -4,11 +4,10 @@ The reasons are the ways in which step-level speculation fails: draft steps that
 rejected in a row, a draft that costs as much as the target, a target that waits, a
 verifier that takes the time. The thresholds are rules of thumb of our own."""
 
-from collections.abc import Sequence
 from itertools import groupby
 
 from lr.spec.protocol import Emit
-from lr.trace import ForwardPass, Stats, Trace, stats_of
+from lr.trace import ForwardPass, Trace, stats_of
 from lr.types import Role
 
 MANY_REJECTIONS = 5  # in a row
@@ -26,8 +25,14 @@ def speed_reason(trace: Trace, *, overlapped: bool) -> str:
     stats = stats_of(trace.events)
     if not stats.judged or not stats.seconds or not stats.target_passes:
         return ""
-    accepted = accepted_places(trace)
-    in_a_row = longest_rejection(accepted)
+    accepted = [  # at each judged place of the answer, whether a draft step was
+        event.verdicts[-1].aligned
+        for _, event in trace.events
+        if isinstance(event, Emit) and event.verdicts
+    ]
+    # the longest run of rejections. + - - - +: 3
+    runs = (len(list(run)) for aligned, run in groupby(accepted) if not aligned)
+    in_a_row = max(runs, default=0)
     rejected = accepted.count(False)
     if 1 - rejected / len(accepted) < FEW_ACCEPTED or in_a_row >= MANY_REJECTIONS:
         return (
@@ -35,7 +40,10 @@ def speed_reason(trace: Trace, *, overlapped: bool) -> str:
             f"{len(accepted)} places, up to {in_a_row} in a row; a draft closer to the "
             "target or a more tolerant verifier would help"
         )
-    pass_ratio = draft_pass_cost(stats)
+    pass_ratio = 0.0  # c, as far as it shows in one answer
+    if stats.draft_passes and stats.target_seconds:
+        draft_pass = stats.draft_seconds / stats.draft_passes
+        pass_ratio = draft_pass / (stats.target_seconds / stats.target_passes)
     if pass_ratio >= EQUAL_PASSES:
         return (
             f"slowed by the draft: one of its passes takes {pass_ratio:.2f} of a pass "
@@ -85,27 +93,3 @@ def beside_tokens_alone(tokens_alone: Trace, both: Trace) -> str:
         f"{hybrid.draft_seconds / hybrid.seconds:.0%} of the time, in sd "
         f"{sd.draft_seconds / sd.seconds:.0%}"
     )
-
-
-def accepted_places(trace: Trace) -> list[bool]:
-    """For each judged place of the answer, whether a draft step was accepted there."""
-    return [
-        event.verdicts[-1].aligned
-        for _, event in trace.events
-        if isinstance(event, Emit) and event.verdicts
-    ]
-
-
-def longest_rejection(accepted: Sequence[bool]) -> int:
-    """The longest run of rejections. + - - - +: 3."""
-    runs = (len(list(run)) for aligned, run in groupby(accepted) if not aligned)
-    return max(runs, default=0)
-
-
-def draft_pass_cost(stats: Stats) -> float:
-    """Mean seconds of a draft pass over those of a target pass: c, as far as it shows
-    in one answer."""
-    if not stats.draft_passes or not stats.target_seconds:
-        return 0.0
-    draft_pass = stats.draft_seconds / stats.draft_passes
-    return draft_pass / (stats.target_seconds / stats.target_passes)

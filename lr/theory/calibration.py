@@ -7,10 +7,9 @@ the cost line of a pass (`cost.py`), lengths, the time of a verdict. `closed_for
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from math import sqrt
 from pathlib import Path
 from statistics import fmean
@@ -126,16 +125,13 @@ class Calibration:
             start=self.start,
         )
 
-    def to_json(self) -> str:
-        return json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n"
-
     @classmethod
     def load(cls, path: Path) -> Calibration:
         """Read a file. Raises `LRError` with its name and what is wrong."""
         import msgspec
 
         try:
-            return msgspec.convert(json.loads(path.read_text(encoding="utf-8")), cls)
+            return msgspec.json.decode(path.read_bytes(), type=cls)
         except (OSError, ValueError, RecursionError) as error:
             hint = "Make it with lr calibrate --output FILE."
             raise LRError(f"{path} is not a calibration: {error}. {hint}") from None

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from lr.errors import LRError
+from lr.measure.store import write_json
 from lr.options import GenerateOptions
 from lr.page_engine import emission
 from lr.theory.calibration import (
@@ -117,7 +118,7 @@ def test_the_parameters_of_an_invented_machine_are_found(tmp_path):
     assert calibration.chain_lengths == (2,) * 5
     assert max(calibration.errors.values()) == pytest.approx(0)  # all are alike
     path = tmp_path / "calibration.json"
-    path.write_text(calibration.to_json(), "utf-8")
+    write_json(asdict(calibration), path)
     assert Calibration.load(path) == calibration
 
 
