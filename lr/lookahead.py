@@ -18,7 +18,7 @@ node's target branch holds its prefix, then the target's step. So after every de
 the new root has its branch: the accepted node's, or the old root's, with the correction.
 
 `algorithm_1` is the synchronous method as the paper prints it, `Lookahead` the whole one:
-asynchronous (section 3.2) and with alternatives. Read next: `spec/scheduler.py`.
+asynchronous (section 3.2) and with alternatives. Read next: `model/qwen.py`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Writing:
     tokens: list[int] = field(default_factory=list)
     step: Step | None = None  # set when it is finished
     verdict: Verdict | None = None  # on a draft step
-    kept: list[int] = field(default_factory=list)  # of a rejected one, what stands
+    kept: list[int] = field(default_factory=list)  # of a rejected one: what is kept
     node: Node | None = None  # that a draft step leads to, unless it is rejected
 
 
@@ -84,7 +84,7 @@ class Writer:
         self.branches[-1].append(branch.tokens[length - 1])
         return self.branches[-1]
 
-    def keep(self, branches: set[Branch]) -> None:
+    def close_but(self, branches: set[Branch]) -> None:
         """Close all other branches, which frees their part of the cache."""
         for branch in [branch for branch in self.branches if branch not in branches]:
             if self.speculation:
@@ -102,14 +102,14 @@ class Writer:
         draws = [Draws(w.stream, len(w.tokens)) for w in live]
         if self.speculation:
             contexts = []
-            for w, noise in zip(live, draws, strict=True):  # a round adds a token
-                contexts.append(Context(w.branch, w.limit - len(w.tokens) - 1, noise))
+            for w, draw in zip(live, draws, strict=True):  # a round adds a token
+                contexts.append(Context(w.branch, w.limit - len(w.tokens) - 1, draw))
             rounds = speculate(self.runner, self.sampling, self.speculation, contexts)
             written = [end.tokens for end in rounds]
         else:
             logits = self.runner.forward([w.branch for w in live])
             probs = distribution(torch.stack(logits), self.sampling)  # [steps, v]
-            tokens = sample(probs, [noise.sample_key(0) for noise in draws])
+            tokens = sample(probs, [draw.sample_key(0) for draw in draws])
             for w, token in zip(live, tokens, strict=True):
                 w.branch.append(token)
             written = [(token,) for token in tokens]
@@ -144,7 +144,7 @@ def algorithm_1(
     limits: Limits,
     gamma: int = 4,
 ) -> Iterator[EmittedStep]:
-    """Algorithm 1 (section 3.1), without `keep`: cycles of γ draft steps, γ + 1 target
+    """Algorithm 1 (section 3.1), without kept tokens: cycles of γ draft steps, γ + 1 target
     steps and verdicts. Theorem 1: a cycle emits (1 - α^(γ+1)) / (1 - α) on average."""
 
     def room(length: int) -> int:  # in tokens, for the step after so long a prefix
@@ -171,8 +171,8 @@ def algorithm_1(
             # The target reads the drafts once. Its rows are forks, cut to their starts.
             trunk.extend(token for step in drafts for token in step.tokens)
             rows = [target.fork(trunk, start) for start in reversed(starts)][::-1]
-            noise = [target.stream.fold_in(index + j) for j in range(len(rows))]
-            steps = target.finish([*map(target.begin, rows, noise, map(room, starts))])
+            keys = [target.stream.fold_in(index + j) for j in range(len(rows))]
+            steps = target.finish([*map(target.begin, rows, keys, map(room, starts))])
 
             # The drafts before the first mismatch are emitted, then the target's step.
             pairs = []
@@ -195,12 +195,12 @@ def algorithm_1(
             # Row j holds the new prefix and is the next trunk; the draft follows it.
             index = i + 1
             trunk = rows[j]
-            target.keep({trunk})
+            target.close_but({trunk})
             draft.runner.rewind(ahead, starts[j])
             ahead.extend(s.tokens)
     finally:
-        target.keep(set())
-        draft.keep(set())
+        target.close_but(set())
+        draft.close_but(set())
 
 
 @dataclass(eq=False)
@@ -270,11 +270,11 @@ class Lookahead:
                 yield from self.decide()
                 nodes = tree(self.root)  # close the branches of all that left the tree
                 in_work = {d.branch for n in nodes for d in n.drafts if not d.step}
-                self.target_writer.keep({n.target_branch for n in nodes})
-                self.draft_writer.keep({n.draft_branch for n in nodes} | in_work)
+                self.target_writer.close_but({n.target_branch for n in nodes})
+                self.draft_writer.close_but({n.draft_branch for n in nodes} | in_work)
         finally:
             for writer in writers:
-                writer.keep(set())
+                writer.close_but(set())
 
     def start(self) -> tuple[list[Writing], list[Writing]]:
         """Start what may start, nearest to the root first. Returns unfinished steps."""
@@ -282,8 +282,8 @@ class Lookahead:
         for node, limit in [(n, self.draft_limit(n)) for n in nodes]:
             for j in range(self.width if limit else 0):
                 shares = self.shares_noise and j == 0
-                noise = self.target_writer if shares else self.draft_writer
-                stream = noise.stream.fold_in(node.index, *([j] if j else []))
+                writer = self.target_writer if shares else self.draft_writer
+                stream = writer.stream.fold_in(node.index, *([j] if j else []))
                 branch = self.draft_writer.fork(node.draft_branch, len(node.tokens))
                 node.drafts.append(self.draft_writer.begin(branch, stream, limit))
         drafting = [d for n in nodes for d in n.drafts if not d.step]
@@ -344,14 +344,14 @@ class Lookahead:
             s = root.target_row.step if root.target_row else None
             hopes = [d for d in root.drafts if not d.verdict or d.verdict.aligned]
             best = hopes[0] if hopes else None
-            last = max(root.drafts[::-1], key=lambda d: len(d.kept), default=None)
-            if s and last and not best and [*s.tokens[: len(last.kept)]] != last.kept:
+            most = max(root.drafts[::-1], key=lambda d: len(d.kept), default=None)
+            if s and most and not best and [*s.tokens[: len(most.kept)]] != most.kept:
                 branch = self.target_writer.fork(root.target_branch, len(root.tokens))
-                branch.extend(last.kept)  # the target continues these
+                branch.extend(most.kept)  # the target continues these
                 root.target_branch = branch
                 stream = self.target_writer.stream.fold_in(i, "kept")
                 root.target_row = self.target_writer.begin(branch, stream, root.limit)
-                for token in last.kept:
+                for token in most.kept:
                     root.target_row.tokens.append(token)
                     root.target_row.segmenter.feed(token)
                 return
@@ -359,8 +359,8 @@ class Lookahead:
                 out = EmittedStep(i, best.step, Origin.ACCEPTED, best.verdict)
                 self.root = best.node
             elif s and not best and not self.draft_limit(root):
-                if last:  # all are rejected; that which keeps most is reported
-                    out = EmittedStep(i, s, Origin.CORRECTION, last.verdict, last.step)
+                if most:  # all are rejected; that which keeps most is reported
+                    out = EmittedStep(i, s, Origin.CORRECTION, most.verdict, most.step)
                 else:
                     bonus = self.schedule is Schedule.SYNC and i > self.first
                     out = EmittedStep(i, s, Origin.BONUS if bonus else Origin.TARGET)

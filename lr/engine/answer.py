@@ -40,8 +40,7 @@ class Answer:
     call `finish`; both extend `steps` and `trace`. `stopped`: set it to end the answer
     after the steps so far.
 
-    `served`: the loop that answers it, not begun; whoever runs that loop for several
-    answers has no use for it. `pairs`: draft steps that wait for the verifier, by the
+    `served`: the loop that answers it alone, not begun. `pairs`: draft steps that wait for the verifier, by the
     node that they lead to; `places`: those that wait for the variant's step source,
     likewise. `emitted`: the scheduler's steps; `steps` are those of them that were
     handed over, with their text.

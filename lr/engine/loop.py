@@ -240,7 +240,7 @@ class Loop:
             return False
         verifier = self.verifier
         assert isinstance(verifier, Verifier), "nothing is drafted without one"
-        # It does: the target has written its own step, so a rejection asks for none.
+        # The target's own step is written already where the verifier compares.
         compares = Requires.TARGET_STEP in verifier.requires
         logits_before = {}
         if verifier.requires & NEEDS_READING:

@@ -117,15 +117,15 @@ class ModelRunner:
         self.branches.pop(branch, None)
         self.cache.release(branch.table)
 
-    def swap(self, branch: Branch, successor: Branch) -> None:
-        """Replace the tokens and cache of `branch` by those of `successor`, and
-        close that."""
-        assert branch is not successor
-        self.cache.observer.replaced(branch.table, successor.table)
+    def replace(self, branch: Branch, by: Branch) -> None:
+        """`branch` continues with the tokens and blocks of `by`, which must not be used
+        again; its own blocks are freed."""
+        assert branch is not by
+        self.cache.observer.replaced(branch.table, by.table)
         self.cache.release(branch.table)
-        branch.tokens = successor.tokens
-        branch.table = successor.table
-        self.branches.pop(successor, None)
+        branch.tokens = by.tokens
+        branch.table = by.table
+        self.branches.pop(by, None)
 
     def tag(self, branch: Branch, node: tuple[int, int, int]) -> None:
         """Tell the cache's observer that the branch holds the prefix of this node."""

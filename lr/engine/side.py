@@ -8,7 +8,8 @@ node's branch; they differ only in what a node's branch holds at first.
 
 So if the target's step is emitted, its branch already holds the new prefix, and if the
 draft's is, the accepted node's branches do: after a decision no model runs and no block
-is copied (only a verifier that needs no target step asks for one after a rejection).
+is copied. (Where the verifier needs no target step, a rejection asks for one, and an
+acceptance may first have to read the prefix.)
 Example: at root R the draft step a leads to node A, and b from there to B. The target
 wrote s after R, and a is rejected. R's target branch holds "... s", cached but for the
 last token, and becomes the new root's. R's draft branch gets s as uncomputed tokens. A
@@ -139,14 +140,15 @@ class Side:
         self.adopt(new, branch)
 
     def succeed(self, parent: NodeId, node: NodeId, length: int) -> None:
-        """Let the branch of `parent`, which is no longer needed, become that of `node`,
-        `length` tokens long: a drafter has followed it up to here. Not if a step is or
-        was written at `node`, where it follows already."""
+        """After an acceptance, let the `Branch` object of `parent` go on as that of
+        `node`, `length` tokens long: a token drafter keeps its own branches by that
+        object, and need not begin anew. Not if a step is or was written at `node`: the
+        drafter follows that object already."""
         child = self.branches[node]
         is_new = node not in self.jobs and len(child) == length
         if is_new and self.writer.config.speculation is not None:
             branch = self.branches.pop(parent)
-            self.writer.runner.swap(branch, child)
+            self.writer.runner.replace(branch, child)
             self.adopt(node, branch)
 
     def close(self, node: NodeId) -> None:
@@ -217,7 +219,8 @@ class DraftSide(Side):
                     self.cancel(rejected)
                     self.close(rejected)
                 self.rename(node, root, emitted.step.tokens)
-                # The draft reads the correction later, unless it has proposed its tokens.
+                # Read later, but for what another branch of this runner has computed (the
+                # token drafter's).
                 take_over(self.writer.runner, self.branches[root])
             case Release(node):
                 self.close(node)
@@ -383,5 +386,5 @@ class TargetSide(Side):
         # what both steps have in common
         runner.rewind(branch, len(state.tokens) + len(begun) - 1)
         branch.append(begun[-1])
-        runner.swap(self.branches[parent], branch)
+        runner.replace(self.branches[parent], branch)
         state.begun = begun

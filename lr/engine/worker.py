@@ -74,7 +74,7 @@ class News:
 # In the worker
 
 
-def draft(connection: Connection, parts: Parts, begin: Begin) -> None:
+def run_loop(connection: Connection, parts: Parts, begin: Begin) -> None:
     """One loop: carry out commands and, in between, write, until it is over."""
     runners, token_bytes = parts
     runner = runners.lend(begin.blocks)
@@ -139,7 +139,7 @@ def run_worker(connection: Connection, load: Callable[[], Parts]) -> None:
                 message = connection.recv()
                 if isinstance(message, Begin):  # other messages are of a failed loop
                     with reports_errors(connection):
-                        draft(connection, parts, message)
+                        run_loop(connection, parts, message)
 
 
 @contextmanager

@@ -4,7 +4,7 @@
 Attention and MLP use fused matrices; a checkpoint stores their parts separately. Worked
 example: 4 query heads and 2 KV heads of size 8 give `attention.qkv.weight` 64 rows.
 q_proj fills rows 0..31, k_proj rows 32..47, v_proj rows 48..63. Loading copies the
-`pieces`, tensor parallelism slices them, saving (`tiny_training/checkpoint.py`) reads them in
+`pieces`, tensor parallelism slices them, saving (`training/tiny_training/checkpoint.py`) reads them in
 reverse. Files and downloads: `files.py`.
 """
 

@@ -91,19 +91,19 @@ class AcceptanceRule(ABC, TakesEvidence):
         # [n + 1, v] per branch
         tables = probs.split([len(proposal) + 1 for proposal in proposals])
         outcomes = [
-            self.select(p_rows, proposal, keys) if proposal.tokens else untried(p_rows)
-            for p_rows, proposal, keys in zip(
+            self.select(p_rows, proposal, draw) if proposal.tokens else untried(p_rows)
+            for p_rows, proposal, draw in zip(
                 tables, with_probs(tables, proposals), draws, strict=True
             )
         ]
         last_keys = []
-        for outcome, proposal, keys in zip(outcomes, proposals, draws, strict=True):
+        for outcome, proposal, draw in zip(outcomes, proposals, draws, strict=True):
             depth = len(outcome.nodes)  # of the token that follows
             # A draft that was tried here may have been drawn with the key of plain
             # decoding (coupling "shared"), so the token after it needs another.
             tried = outcome.end in proposal.parents
             last_keys.append(
-                keys.residual_key(depth) if tried else keys.sample_key(depth)
+                draw.residual_key(depth) if tried else draw.sample_key(depth)
             )
         rows = torch.stack([outcome.next_probs() for outcome in outcomes])  # [b, v]
         return [
@@ -181,7 +181,7 @@ class RejectRule(AcceptanceRule):
                 reach[node + 1] = left * chance  # the walk goes on there
                 left *= 1.0 - chance
             probs = partial(replacement, p_rows[row], proposal, family)
-            outcomes.append(Outcome(left, proposal.path(row + ROOT), probs))
+            outcomes.append(Outcome(left, proposal.path(row - 1), probs))
         return outcomes
 
 
@@ -286,8 +286,8 @@ class MatchRule(AcceptanceRule):
     ) -> list[Decision]:
         """Draw a token at every row with the key of plain decoding, and compare."""
         keys = [
-            keys.sample_key(depth)
-            for proposal, keys in zip(proposals, draws, strict=True)
+            draw.sample_key(depth)
+            for proposal, draw in zip(proposals, draws, strict=True)
             for depth in proposal.depths()
         ]
         drawn = iter(sample(probs, keys))

@@ -10,8 +10,9 @@ A **node** is a prefix: the steps emitted so far plus a path of draft steps. A d
 step is named after the node that it leads to, a target step after the node that it
 starts from. `docs/scheduler.md` says when nodes come and go, and how a driver responds.
 
-*Keys of randomness.* Alternative j of `Draft(node)` may draw with the key (node.index, j),
-`Target(node)` with (node.index). The key needs no path, because each index emits at most one step.
+*Keys of randomness.* `Target(node)` and alternative 0 of `Draft(node)` draw with the key
+(node.index), alternative j > 0 with (node.index, j). A key needs no path: each index emits at
+most one step, and whether a node is reached depends on earlier indices alone.
 
 Plain data without torch; a trace records these very objects. Read next: `scheduler.py`.
 """
@@ -124,9 +125,9 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Emit:
-    """A step joins the answer. `verdicts` are the reasons, in the order of the
-    siblings; the one that decides is last: that of an accepted draft step, or, for a
-    correction, that which keeps most.
+    """A step joins the answer. `verdicts` are the reasons; the one that decides is
+    last: that of an accepted draft step, or, for a correction, that which keeps most. The
+    others are in order of `keep`, then of the siblings.
 
     An accepted draft step leads to `node`; a target step was written after `node`.
     `root` is the new root (None: the answer is complete) and takes over the branches of

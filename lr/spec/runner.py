@@ -26,7 +26,7 @@ class Runner(Protocol):
     def open(self, tokens: Sequence[int]) -> Branch: ...
     def fork(self, branch: Branch) -> Branch: ...
     def rewind(self, branch: Branch, length: int) -> None: ...
-    def swap(self, branch: Branch, by: Branch) -> None: ...
+    def replace(self, branch: Branch, by: Branch) -> None: ...
     def close(self, branch: Branch) -> None: ...
     def tag(self, branch: Branch, node: tuple[int, int, int]) -> None: ...
     def forward(
@@ -37,8 +37,8 @@ class Runner(Protocol):
 
 
 WORTH_A_FORWARD = 16
-"""The least number of shared tokens to compute once, in a forward of their own, before
-a fork."""
+"""More uncomputed tokens than this, shared by a fork, are computed once, in a forward of
+their own."""
 
 
 def fork_longest(
@@ -81,7 +81,7 @@ def take_over(runner: Runner, branch: Branch) -> None:
         successor = runner.fork(origin)
         runner.rewind(successor, computed(origin))
         successor.extend(branch.tokens[len(successor) :])
-        runner.swap(branch, successor)
+        runner.replace(branch, successor)
 
 
 def read_up_to(runner: Runner, branch: Branch, length: int) -> None:

@@ -25,7 +25,7 @@ with `reject_late`).
 
 No clock, tensor, tokenizer or thread is used: the engine runs this on models, tests on
 scripts, theory on a simulated clock. Messages: `protocol.py`. A transcript:
-`docs/scheduler.md`.
+`docs/scheduler.md`. Read next: `engine/engine.py`.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Node:
 
     id: NodeId
     written: int  # tokens of the answer up to here (up to the parent until `step` is written)
-    limit: int  # the longest step that may follow, in tokens; 0: none
+    limit: int  # of the step that may follow, in tokens (0: none); first of `step` itself
     step: Step | None = None  # the last one; None: the prompt, or not written yet
     verdict: Verdict | None = None  # on that step, which is the draft's
     target_step: Step | None = None  # the target's own step from here
@@ -181,12 +181,13 @@ class LookaheadScheduler:
 
     def _decide(self) -> bool:
         """Emit the next step and move the root after it, if that is decided. Returns
-        whether."""
+        whether. If no draft step is accepted, its tokens that a verdict keeps are where
+        the target's step begins anew."""
         decision = self._decision()
         if decision is None:
             return False
         choice, considered = decision
-        # The verdict that decides comes last: the chosen one's, or which keeps most.
+        # The verdict that decides comes last: the chosen step's, or that which keeps most.
         considered.sort(
             key=lambda child: (child is choice, child.verdict and child.verdict.keep)
         )
@@ -216,7 +217,8 @@ class LookaheadScheduler:
 
     def _decision(self) -> tuple[Node | None, list[Node]] | None:
         """The accepted child of the root (None: no child is), and those that had a
-        verdict by then. None: it is not decided yet."""
+        verdict by then. None: it is not decided yet. With `reject_late`, draft steps that
+        are late are rejected here."""
         choose = self.config.choose
         considered = list[Node]()
         for child in self.root.children:
@@ -340,7 +342,7 @@ class LookaheadScheduler:
     # What may happen at a node
 
     def _level(self, node: Node) -> int:
-        # without it the window slides
+        """Steps ahead of the root; with a barrier, of where the cycle began."""
         begin = self._cycle if self.config.barrier else self.root.id.index
         return node.id.index - begin
 
@@ -357,7 +359,7 @@ class LookaheadScheduler:
             return False
         if self.config.needs_target_step:
             paper = self.config.schedule is Schedule.PAPER
-            # k pairs, no frontier
+            # of schedule paper: k pairs, and no step at the frontier
             return not paper or self._level(node) < self.config.depth
         return node is self.root and all(child.released for child in node.children)
 

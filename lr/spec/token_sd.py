@@ -206,7 +206,7 @@ def speculate(
             if fork is not chosen:
                 runner.close(fork)
         if chosen is not branch:
-            runner.swap(branch, chosen)
+            runner.replace(branch, chosen)
         runner.rewind(branch, context.length + accepted)  # K/V of rejected tokens go
         branch.append(decision.token)  # uncomputed
         # 5. Let the drafter learn.

@@ -9,7 +9,7 @@ Boundaries are found in bytes, token by token: in Qwen's vocabulary hundreds of 
 contain a blank line, many of them with part of a word, and two line feeds also make
 one. The token that completes the boundary is the last of its step. No step ends before
 its first visible character. Tokens are never split, and text is never encoded again.
-Read next: `token_sd.py`, then `engine/runner.py`.
+Read next: `token_sd.py`.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class StepJob:
 
 def above(floor: float, tokens: Sequence[int], logprobs: Sequence[float]) -> bool:
     """Whether the root-scaled log-probabilities are not below `floor`."""
-    return not root_scaled(logprobs) < floor
+    return not root_scaled(logprobs) < floor  # NaN, of no tokens, goes on
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ class StepWriter:
         once."""
         job.segmenter = self.config.segmenter(self.token_bytes)
         self.live.append(job)  # before `_leave`, which removes it
-        self._take(job, job.begun)
+        self._add(job, job.begun)
         if job.finish is not None:
             self._leave(job)
 
@@ -195,9 +195,9 @@ class StepWriter:
         eos_ids = self.config.eos_ids
         limited = tokens[: job.limit]  # a source may offer too much
         if any(token in eos_ids or segmenter.feed(token) for token in limited):
-            # `_take` cuts the branch back if the step ends before `tokens` do.
+            # `_add` cuts the branch back if the step ends before `tokens` do.
             job.branch.extend(tokens)
-            self._take(job, tokens)
+            self._add(job, tokens)
             self._leave(job)
 
     def _leave(self, job: StepJob) -> None:
@@ -220,7 +220,7 @@ class StepWriter:
         )
         for job, end in zip(self.live, ends, strict=True):
             offset = len(job.tokens)  # of the round's first token in its step
-            num_written = self._take(job, end.tokens)
+            num_written = self._add(job, end.tokens)
             job.logprobs += end.logprobs[:num_written]  # without the surplus
             if end.proposed:
                 job.trace.record(
@@ -264,7 +264,7 @@ class StepWriter:
                 self._report(job, len(job.tokens), token, p)
         for job, token in zip(self.live, tokens, strict=True):
             job.branch.append(token)  # uncomputed until the next forward
-            self._take(job, (token,))
+            self._add(job, (token,))
 
     def _report(self, job: StepJob, offset: int, token: int, p: float) -> None:
         """Record a token and its probability in a detailed trace."""
@@ -272,7 +272,7 @@ class StepWriter:
             role = self.config.role
             job.trace.record(TokenWritten(role, job.node, job.index, offset, token, p))
 
-    def _take(self, job: StepJob, tokens: Sequence[int]) -> int:
+    def _add(self, job: StepJob, tokens: Sequence[int]) -> int:
         """Add `tokens`, the last ones of its branch, to a step until it ends: at end of
         sequence, a boundary, or its limit. Cut the branch back to the step's end, the
         last token uncomputed. Returns how many tokens stay.
@@ -281,18 +281,14 @@ class StepWriter:
         the third, so the branch is cut back to 12 tokens and the boundary appended
         again: 12 of 13 are cached.
         """
-        count = 0
-        for token in tokens:
-            if job.finish is not None:
-                break
-            count += 1  # tokens that stay
+        count = 0  # tokens that stay
+        while count < len(tokens) and job.finish is None:
+            token = tokens[count]
+            count += 1
             job.tokens.append(token)
             if token in self.config.eos_ids:
                 job.finish = Finish.EOS  # eos has no bytes: no segmenter sees it
-                break
-            ends = job.segmenter.feed(token)
-            check_bool("segmenter", job.segmenter.feed, ends)
-            if ends:
+            elif self._ends(job.segmenter, token):
                 job.finish = Finish.BOUNDARY
             elif len(job.tokens) >= job.limit:
                 job.finish = Finish.LENGTH
@@ -301,3 +297,8 @@ class StepWriter:
             self.runner.rewind(job.branch, len(job.branch) - len(tokens) + count - 1)
             job.branch.append(job.tokens[-1])
         return count
+
+    def _ends(self, segmenter: Segmenter, token: int) -> bool:
+        ends = segmenter.feed(token)
+        check_bool("segmenter", segmenter.feed, ends)
+        return ends
