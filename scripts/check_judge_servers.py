@@ -128,7 +128,7 @@ def check(name: str, command: list[str], model: str, tokenizer: Any) -> bool:
         Step(tuple(tokenizer.encode(text)), Finish.BOUNDARY)
         for text in ("So 7 + 3 = 10.", "It is 10.")
     ]
-    pair = Pair((), draft=steps[0], target=steps[1])
+    pair = Pair((), draft_step=steps[0], own_step=steps[1])
     accepts = False
     with tempfile.TemporaryFile() as log_file:
         server = subprocess.Popen(command, stdout=log_file, stderr=log_file)

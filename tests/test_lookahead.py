@@ -53,7 +53,7 @@ class ByContent(OneByOne):
         self.rho = rho
 
     def verdict(self, pair):
-        key = (*pair.prefix, -1, *pair.draft.tokens, -2, *pair.target_step.tokens)
+        key = (*pair.prefix, -1, *pair.draft_step.tokens, -2, *pair.target_step.tokens)
         drawn = uniform(Stream.root(0).fold_in(*key).key(0))
         return Verdict(drawn < self.rho, f"{drawn:.3f}")
 
@@ -62,7 +62,7 @@ class Keeps(ByContent):
     """Keeps some tokens of the draft steps that it rejects."""
 
     def verdict(self, pair):
-        verdict, tokens = super().verdict(pair), pair.draft.tokens
+        verdict, tokens = super().verdict(pair), pair.draft_step.tokens
         keep = 0 if verdict.aligned else sum(tokens) % len(tokens)
         return replace(verdict, keep=keep)
 

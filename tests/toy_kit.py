@@ -196,7 +196,7 @@ class ByContent(OneByOne):
     name = "by content"
 
     def verdict(self, pair):
-        return Verdict(sum(pair.draft.tokens) % 3 > 0, "by content")
+        return Verdict(sum(pair.draft_step.tokens) % 3 > 0, "by content")
 
 
 def toy_engine(*, endless=False, worker=None):

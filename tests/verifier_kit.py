@@ -78,7 +78,7 @@ class Says(Verifier):
         self.texts = []
 
     def judge(self, pairs):
-        texts = [codec().decode(pair.draft.tokens).strip() for pair in pairs]
+        texts = [codec().decode(pair.draft_step.tokens).strip() for pair in pairs]
         self.texts += texts
         return [self.answers[text] for text in texts]
 

@@ -107,7 +107,7 @@ class Verify:
             if self.sheet is None:
                 self._judge(lab, saved)
                 return
-            complete = [entry for entry in saved if entry[0].target is not None]
+            complete = [entry for entry in saved if entry[0].own_step is not None]
             step = max(1, len(complete) // self.pairs_in_sheet)
             chosen = complete[::step][: self.pairs_in_sheet]
             both = Requires.TARGET_LOGPROBS | Requires.DRAFT_LOGPROBS

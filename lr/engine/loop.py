@@ -259,7 +259,7 @@ class Loop:
             before = logits_before.get((answer, node))
             # the node may be cancelled by now
             if corrects and before is not None and node in answer.pairs:
-                draft_step = answer.pairs[node].draft
+                draft_step = answer.pairs[node].draft_step
                 side = answer.target_side
                 side.begin_correction(node, draft_step.tokens, before)
             answer.take_verdict(node, verdict)
@@ -294,7 +294,7 @@ def read_drafts(
             side.reach(parent)  # a draft step may be far ahead of the target
             prefix = answer.pairs[node].prefix
             # after the prefix's last token come the logits of the step's first
-            tokens = (prefix[-1], *answer.pairs[node].draft.tokens)
+            tokens = (prefix[-1], *answer.pairs[node].draft_step.tokens)
             branches.append(side.forked(parent, len(prefix) - 1, tokens))
         readings = runner.forward(branches, "all")  # [t, v] each
     except BaseException:
@@ -309,7 +309,7 @@ def read_drafts(
         waiting, branches, readings, states, strict=True
     ):
         pair = answer.pairs[node]
-        tokens = pair.draft.tokens
+        tokens = pair.draft_step.tokens
         runner.rewind(branch, len(branch) - 1)
         branch.append(tokens[-1])
         if node in answer.target_side.branches:

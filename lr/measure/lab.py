@@ -130,7 +130,7 @@ class Lab:
         if not self._reasoners:
             return
         codec = self.reasoner().codec
-        largest = max(max((*pair.prefix, *pair.draft.tokens)) for pair in pairs)
+        largest = max(max((*pair.prefix, *pair.draft_step.tokens)) for pair in pairs)
         wrote = f"the target that wrote these pairs: they have token {largest}"
         require(largest < codec.vocab_size, "model", codec.name, wrote)
 

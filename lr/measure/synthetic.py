@@ -263,7 +263,7 @@ class SyntheticVerifier(Verifier):
         used."""
         rows = []
         for pair in pairs:
-            steps = (*pair.target_step.tokens, *pair.draft.tokens)
+            steps = (*pair.target_step.tokens, *pair.draft_step.tokens)
             tokens = [*INSTRUCTIONS, *(token % BYTES for token in steps), *FRAME]
             rows.append(PromptRow(tokens, keep=len(INSTRUCTIONS)))
         for logits in judge.prefixes.logits(rows):

@@ -69,7 +69,7 @@ class PairRecorder(Verifier):
         for pair, verdict in self.seen:
             if pair.prefix[: len(begin)] == begin:
                 context = pair.prefix[len(begin) :]
-                saved = SavedPair(context, pair.draft, pair.target, verdict)
+                saved = SavedPair(context, pair.draft_step, pair.own_step, verdict)
                 of_prompt.append(saved.with_logs_of(pair))
             else:
                 others.append((pair, verdict))
@@ -162,7 +162,7 @@ def write_sheet(
                 saved.with_logs_of(pair),
                 context=pair.prefix,
                 target_text=decode(pair.target_step.tokens),
-                draft_text=decode(pair.draft.tokens),
+                draft_text=decode(pair.draft_step.tokens),
             )
         )
         first = ("target_text", "draft_text", "label", "problem")
@@ -205,13 +205,13 @@ def read_logprobs(runner: Runner, pairs: Sequence[Pair]) -> list[tuple[float, ..
     cache = PrefixCache(runner)
     read = []
     for pair in pairs:
-        tokens = [*pair.prefix, *pair.draft.tokens[:-1]]
-        length = len(pair.draft.tokens)
+        tokens = [*pair.prefix, *pair.draft_step.tokens[:-1]]
+        length = len(pair.draft_step.tokens)
         row = PromptRow(tokens, keep=len(pair.prefix), wanted=length)
         [logits] = cache.logits([row])
         if isinstance(logits, LRError):
             raise logits
-        read.append(step_logprobs(logits, pair.draft.tokens))
+        read.append(step_logprobs(logits, pair.draft_step.tokens))
     cache.close()
     return read
 
@@ -240,7 +240,7 @@ def replay(
 ) -> ReplayedVerdicts:
     """Ask a verifier about pairs again, `batch` at a time. Raises `SettingError` if it
     needs a target step and a pair has none."""
-    lacking = any(pair.target is None for pair in pairs)
+    lacking = any(pair.own_step is None for pair in pairs)
     if lacking and Requires.TARGET_STEP in verifier.requires:
         raise SettingError(
             f"verifier {verifier.name} compares with the target's step, and some pairs "
@@ -255,7 +255,10 @@ def replay(
 
 def swapped(pairs: Sequence[Pair]) -> list[Pair]:
     """The same pairs with draft and target step exchanged."""
-    return [replace(pair, draft=pair.target_step, target=pair.draft) for pair in pairs]
+    return [
+        replace(pair, draft_step=pair.target_step, own_step=pair.draft_step)
+        for pair in pairs
+    ]
 
 
 @dataclass(frozen=True)

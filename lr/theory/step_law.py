@@ -122,8 +122,8 @@ def answer(
             assert node.step is not None
             pair = Pair(
                 prefix=text,
-                draft=node.step,
-                target=own.get(parent),
+                draft_step=node.step,
+                own_step=own.get(parent),
                 logprobs=logs(target, text, node.step),
                 draft_logprobs=logs(draft, text, node.step),
             )

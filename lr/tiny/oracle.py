@@ -98,7 +98,7 @@ class OracleVerifier(Verifier):
         ]
 
     def _compare(self, pair: Pair) -> Verdict:
-        draft = parse(self.decode(pair.draft.tokens))
+        draft = parse(self.decode(pair.draft_step.tokens))
         target = parse(self.decode(pair.target_step.tokens))
         if draft is None:
             return Verdict(aligned=False, why="the draft step is not in the language")

@@ -37,7 +37,7 @@ class Reader(ByContent):
     requires = Requires.TARGET_LOGPROBS
 
     def verdict(self, pair):
-        verdict, tokens = super().verdict(pair), pair.draft.tokens
+        verdict, tokens = super().verdict(pair), pair.draft_step.tokens
         keep = 0 if verdict.aligned else sum(tokens) // 3 % min(3, len(tokens))
         return replace(verdict, keep=keep)
 
@@ -164,8 +164,8 @@ def test_pairs_hold_what_the_verifier_requires(requires, mode, schedule, driver)
     engine.close()
     assert not any(module._forward_hooks for module in engine.target_model.modules())
     for pair in witness.pairs:
-        assert (pair.target is not None) == (Requires.TARGET_STEP in requires)
-        steps = pair.draft.tokens, pair.target.tokens if pair.target else ()
+        assert (pair.own_step is not None) == (Requires.TARGET_STEP in requires)
+        steps = pair.draft_step.tokens, pair.own_step.tokens if pair.own_step else ()
         logits, hidden, logs = read(engine, Role.TARGET, pair.prefix, steps[0])
         expected = {
             Requires.OWN_LOGPROBS: read(engine, Role.TARGET, pair.prefix, steps[1])[2],
@@ -300,7 +300,7 @@ def test_a_step_that_does_not_go_on_reaches_no_verifier(schedule):
         longest.append(max(drafts))
     assert max(longest) == 6
     assert witness.pairs
-    assert all(len(pair.draft.tokens) < 6 for pair in witness.pairs)
+    assert all(len(pair.draft_step.tokens) < 6 for pair in witness.pairs)
 
 
 class Letters(StepSource):
@@ -349,7 +349,7 @@ def test_the_target_reads_no_token_twice():
     witness = Witness(Requires.TARGET_LOGPROBS)
     answer = ask(toy_engine(), "bacdbb", witness, depth=1, schedule="sync")
     steps = emitted(answer)
-    drafted = sum(len(pair.draft.tokens) for pair in witness.pairs)
+    drafted = sum(len(pair.draft_step.tokens) for pair in witness.pairs)
     written = sum(len(e.step.tokens) for e in events_of(answer, StepWritten))
     computed = sum(event.tokens for event in events_of(answer, ForwardPass))
     twice = len(witness.pairs) + len(steps)

@@ -59,13 +59,13 @@ def test_pairs_go_through_json(tmp_path):
     assert pair == PAIR and saved.verdict == verdict
     with pytest.raises(SettingError, match="pairs"):
         load_pairs(tmp_path / "nowhere")
-    assert swapped([pair])[0].draft == pair.target
+    assert swapped([pair])[0].draft_step == pair.own_step
 
 
 def test_a_replay_needs_the_target_steps_of_its_verifier():
     assert len(replay(ExactVerifier(), [PAIR] * 7, batch=3).verdicts) == 7
     with pytest.raises(SettingError, match="target"):
-        replay(ExactVerifier(), [Pair((1,), PAIR.draft)])
+        replay(ExactVerifier(), [Pair((1,), PAIR.draft_step)])
 
 
 @pytest.fixture(scope="module")

@@ -156,14 +156,14 @@ def test_a_fit_requires_what_its_signals_look_at():
     assert requires("word_cosine") == Requires.TARGET_STEP
     both = Requires.TARGET_LOGPROBS | Requires.TARGET_STEP
     assert requires("target_mean", "same_numbers") == both
-    bare = Pair((1,), READ_PAIR.draft, READ_PAIR.target)
+    bare = Pair((1,), READ_PAIR.draft_step, READ_PAIR.own_step)
     for name in ("target_root", "draft_root"):
         with pytest.raises(VariantError, match="LOGPROBS"):
             FittedVerifier(fitted(**{name: 1.0}), decode).judge([bare])
 
 
 def test_a_step_that_no_model_drew_is_not_judged():
-    given = Pair((1,), READ_PAIR.draft, draft_logprobs=())
+    given = Pair((1,), READ_PAIR.draft_step, draft_logprobs=())
     [verdict] = FittedVerifier(fitted(draft_root=1.0), decode).judge([given])
     assert verdict.failed and not verdict.aligned
 

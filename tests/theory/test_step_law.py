@@ -38,7 +38,7 @@ class KeepsWhatIsCommon(OneByOne, ExactVerifier):
     """Exact, and the target continues after the tokens on which both agree."""
 
     def verdict(self, pair):
-        draft, target = pair.draft.tokens, pair.target_step.tokens
+        draft, target = pair.draft_step.tokens, pair.target_step.tokens
         keep = 0 if draft == target else common_length(draft, target)
         return Verdict(draft == target, "x", keep=keep)
 
@@ -64,14 +64,14 @@ def log_ratio(text, step):
 
 def one_ratio(pair):
     """min(1, p / q) of the draft step."""
-    return chances(exp(log_ratio(pair.prefix, pair.draft)))
+    return chances(exp(log_ratio(pair.prefix, pair.draft_step)))
 
 
 def metropolis(pair):
     """That ratio over the one of the target's own step: one move of Metropolis and
     Hastings from a draw of the target, which keeps the target's law."""
     own = log_ratio(pair.prefix, pair.target_step)
-    return chances(exp(log_ratio(pair.prefix, pair.draft) - own))
+    return chances(exp(log_ratio(pair.prefix, pair.draft_step) - own))
 
 
 @pytest.mark.parametrize("config", CONFIGS[:3])
@@ -111,8 +111,8 @@ class KeepsTheFirst(OneByOne):
         self.requires = requires
 
     def verdict(self, pair):
-        same = pair.draft == pair.target
-        keep = 0 if same else min(1, len(pair.draft.tokens) - 1)
+        same = pair.draft_step == pair.own_step
+        keep = 0 if same else min(1, len(pair.draft_step.tokens) - 1)
         return Verdict(same, "x", keep=keep)
 
 

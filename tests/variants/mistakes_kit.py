@@ -306,7 +306,7 @@ BROKEN = {
     ),
     "a_counter": lambda: accepts(lambda pair: next(NUMBERS) % 3 > 0),
     "a_memo_that_forgets_the_prefix": lambda: verdicts(
-        lambda pair: STORE.setdefault(pair.draft.tokens, Like().verdict(pair))
+        lambda pair: STORE.setdefault(pair.draft_step.tokens, Like().verdict(pair))
     ),
     "a_memo_by_identity": lambda: verdicts(
         lambda pair: STORE.setdefault(id(pair), Like().verdict(pair))

@@ -22,7 +22,7 @@ class Longer(Verifier, StepSource):
         self.least = least
 
     def judge(self, pairs):
-        return [Verdict(len(pair.draft.tokens) >= self.least, "x") for pair in pairs]
+        return [Verdict(len(pair.draft_step.tokens) >= self.least, "x") for pair in pairs]
 
     def write(self, places):
         return [None for _ in places]

@@ -89,7 +89,7 @@ class ByHash(Verifier):
     name = "by hash"
 
     def judge(self, pairs):
-        return [Verdict(hash(str(pair.draft.tokens)) % 3 > 0, "x") for pair in pairs]
+        return [Verdict(hash(str(pair.draft_step.tokens)) % 3 > 0, "x") for pair in pairs]
 """
 
 

@@ -128,7 +128,7 @@ def pairs_from_runs(
     pairs = []
     for pair, verdict in recorder.seen:
         first = decode(pair.target_step.tokens).strip()
-        second = decode(pair.draft.tokens).strip()
+        second = decode(pair.draft_step.tokens).strip()
         if first.casefold() != second.casefold():
             pairs.append(TextPair(first, second, verdict.aligned))
     return pairs

@@ -78,8 +78,8 @@ class Pair:
     """
 
     prefix: tuple[int, ...]
-    draft: Step
-    target: Step | None = None
+    draft_step: Step
+    own_step: Step | None = None  # the target's
     logprobs: tuple[float, ...] | None = None
     draft_logprobs: tuple[float, ...] | None = None
     own_logprobs: tuple[float, ...] | None = None
@@ -93,7 +93,7 @@ class Pair:
     @property
     def target_step(self) -> Step:
         """The target's step, which the verifier must require."""
-        return _required(self.target, "TARGET_STEP")
+        return _required(self.own_step, "TARGET_STEP")
 
     def logs(self, role: Role) -> tuple[float, ...]:
         """The log-probabilities of the draft step under a model; the draft's are empty
@@ -156,7 +156,7 @@ class ExactVerifier(Verifier):
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
         verdicts = []
         for draft, target in (
-            (pair.draft.tokens, pair.target_step.tokens) for pair in pairs
+            (pair.draft_step.tokens, pair.target_step.tokens) for pair in pairs
         ):
             differ = f"tokens differ from offset {common_length(draft, target)} on"
             same = draft == target  # eos is a token, and counts
@@ -201,7 +201,7 @@ def unseen_difference(pair: Pair, decode: Decode) -> Verdict | None:
     """The rejection of a pair that differs in tokens without text, such as the end
     token of another model; None: the texts may decide. For verifiers that read text:
     the answer and the target's context would keep the token."""
-    steps = pair.draft, pair.target_step
+    steps = pair.draft_step, pair.target_step
     if steps[0].tokens != steps[1].tokens:
         for step in steps:
             ends = step.finish is Finish.EOS  # by a token that is meant
@@ -213,7 +213,7 @@ def unseen_difference(pair: Pair, decode: Decode) -> Verdict | None:
 
 def texts_of(pair: Pair, decode: Decode) -> list[str]:
     """The texts of the target's step and of the draft's."""
-    return [decode(step.tokens).strip() for step in (pair.target_step, pair.draft)]
+    return [decode(step.tokens).strip() for step in (pair.target_step, pair.draft_step)]
 
 
 def unless_equal(
@@ -242,14 +242,14 @@ def verdicts_of(verifier: Verifier, pairs: Sequence[Pair]) -> list[Verdict]:
     if not pairs:
         return []
     verdicts: list[Verdict] = verifier.judge(tuple(pairs))
-    lengths = [len(pair.draft.tokens) for pair in pairs]
+    lengths = [len(pair.draft_step.tokens) for pair in pairs]
     check_verdicts(verifier.judge, verdicts, lengths)
     return verdicts
 
 
 def verify(verifier: Verifier, pairs: Sequence[Pair]) -> list[Verdict]:
     """V(ŝ, s) of each pair of two steps: by how they end, if that is enough."""
-    by_form = [verdict_by_form(pair.draft, pair.target_step) for pair in pairs]
+    by_form = [verdict_by_form(pair.draft_step, pair.target_step) for pair in pairs]
     unclear = [pairs[i] for i, verdict in enumerate(by_form) if not verdict]
     judged = iter(verdicts_of(verifier, unclear))
     return [verdict or next(judged) for verdict in by_form]

@@ -47,7 +47,7 @@ def same_numbers(pair: Pair, decode: Decode) -> float:
 
 def length_ratio(pair: Pair, _: Decode) -> float:
     """How unlike the lengths are: |log(draft tokens / target tokens)|."""
-    return abs(math.log(len(pair.draft.tokens) / len(pair.target_step.tokens)))
+    return abs(math.log(len(pair.draft_step.tokens) / len(pair.target_step.tokens)))
 
 
 def of_logs(role: Role, summary: Callable[[Sequence[float]], float]) -> Signal:
@@ -68,14 +68,14 @@ SIGNALS: dict[str, Signal] = {
     "draft_root": of_logs(Role.DRAFT, root_scaled),
     # the draft step alone
     "length": Signal(
-        Requires.NOTHING, lambda pair, _: math.log(len(pair.draft.tokens))
+        Requires.NOTHING, lambda pair, _: math.log(len(pair.draft_step.tokens))
     ),
     "has_numbers": Signal(
         Requires.NOTHING,
-        lambda pair, decode: float(bool(numbers_in(decode(pair.draft.tokens)))),
+        lambda pair, decode: float(bool(numbers_in(decode(pair.draft_step.tokens)))),
     ),
     "ends": Signal(
-        Requires.NOTHING, lambda pair, _: float(pair.draft.finish is Finish.EOS)
+        Requires.NOTHING, lambda pair, _: float(pair.draft_step.finish is Finish.EOS)
     ),
     # both steps
     "same_numbers": Signal(COMPARED, same_numbers),

@@ -82,7 +82,7 @@ class ScoreVerifier(AskingVerifier):
         self.prefixes = PrefixCache(target.runner)
 
     def row_of(self, pair: Pair) -> PromptRow:
-        chain = [*pair.prefix, *pair.draft.tokens]  # as the target would read it
+        chain = [*pair.prefix, *pair.draft_step.tokens]  # as the target would read it
         return PromptRow([*chain, *self.question], keep=len(chain))
 
     def verdict(self, p: Sequence[float]) -> Verdict:
@@ -169,7 +169,7 @@ class RandomVerifier(Verifier):
     def _draw(self, pair: Pair) -> Verdict:
         # with the length of the prefix, moving a token from prefix to draft changes the
         # key
-        content = array("q", (len(pair.prefix), *pair.prefix, *pair.draft.tokens))
+        content = array("q", (len(pair.prefix), *pair.prefix, *pair.draft_step.tokens))
         digest = hashlib.blake2b(content.tobytes(), digest_size=8).digest()
         number = uniform(self.stream.key(int.from_bytes(digest, "little") >> 1))
         why = f"drew {number:.3f}, accepts below {self.rho:g}"

@@ -50,7 +50,7 @@ def random_pairs(count: int, seed: int = 0) -> list[Pair]:
         length = 1 if number % 4 == 1 else chance.randint(1, 9)
         draft = random_step(chance, length)
         if number % 4 == 3:
-            draft = pairs[-1].draft  # after another prefix, with other probabilities
+            draft = pairs[-1].draft_step  # after another prefix, with other probabilities
         target = random_step(chance, chance.randint(1, 9))
         if number % 3 == 0 or target.finish is not draft.finish:
             target = draft  # steps that end differently never reach a verifier
@@ -61,8 +61,8 @@ def random_pairs(count: int, seed: int = 0) -> list[Pair]:
         rows = len(draft.tokens) + 1
         pair = Pair(
             prefix=random_tokens(chance, chance.randint(3, 12)),
-            draft=draft,
-            target=target,
+            draft_step=draft,
+            own_step=target,
             logprobs=tuple(p),
             draft_logprobs=() if number % 7 == 4 else tuple(q),
             own_logprobs=tuple(-nats * (token % 9) for token in target.tokens),
