@@ -147,7 +147,11 @@ def written(*tokens):
 @pytest.mark.parametrize(
     "answer, logprobs, score",
     [
-        ("[aligned]", written({"[": 1}, {"al": 0.6, "un": 0.2}, {"igned]": 1}), 0.75),
+        (
+            "[aligned]",
+            written({"[": 1}, {"al": 0.6, "un": 0.2, "as": 0.1}, {"igned]": 1}),
+            0.75,
+        ),
         ("Unaligned", written({"Un": 0.6, "Al": 0.3, " al": 0.1}, {"aligned": 1}), 0.4),
         ("[aligned]", written({"[al": 0.4, "[un": 0.6}, {"igned]": 1}), 0.4),
         ("[aligned]", written({"<think>": 1}, {"al": 0.6, "un": 0.2}), None),

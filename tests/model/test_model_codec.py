@@ -4,6 +4,7 @@ whether two tokenizers agree."""
 import json
 import unicodedata
 from functools import cache
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -240,10 +241,16 @@ def test_a_draft_may_lack_added_tokens_and_nothing_else():
     larger = Codec(byte_level(more=("<tool>",)), name="larger")
     for target, draft in ((codec, codec), (codec, larger), (larger, codec)):
         require_same(target, draft)
-    # another added token at one id, and fewer merges
-    for stranger in (byte_level("Qwen2.5"), byte_level(size=280)):
+    # another added token at one id, fewer merges, and a hole
+    vocabulary = codec.tokenizer.get_vocab().items()
+    holed = SimpleNamespace(
+        get_vocab=lambda: {text: token for text, token in vocabulary if token},
+        added_tokens_decoder=codec.tokenizer.added_tokens_decoder,
+    )
+    for stranger in (byte_level("Qwen2.5"), byte_level(size=280), holed):
+        other = SimpleNamespace(name="other", tokenizer=stranger)
         with pytest.raises(SettingError, match="draft other and target toy"):
-            require_same(codec, Codec(stranger, name="other"))
+            require_same(codec, other)
 
 
 def test_a_draft_with_the_same_files_shares_the_tokenizer(tmp_path):

@@ -322,6 +322,9 @@ BROKEN = {
         lambda p: replace(p, q=torch.nn.functional.pad(p.q, (0, 3)))
     ),
     "texts_never_freed": lambda: Variant(drafter=KeepsTexts),
+    "the_rows_of_q_shifted_by_one": lambda: drawn(
+        lambda p: replace(p, q=p.q.roll(1, 0))
+    ),
     "unsure_tokens_dropped_after_the_draw": lambda: drawn(sure_tokens),
     "greedy_tokens_with_a_softmax": lambda: drawn(
         lambda p: replace(p, tokens=tuple(p.q.argmax(-1).tolist()))
