@@ -232,7 +232,8 @@ def seconds_per_step(
             reads = run.workers[WorkKind.TARGET]
             writes = run.workers[WorkKind.DRAFT]
             # one thread: passes add up
-            seconds += reads.occupied * target_pass.seconds(reads.mean_rows)
+            rows = reads.busy / reads.occupied if reads.occupied else 1.0
+            seconds += reads.occupied * target_pass.seconds(rows)
             seconds += writes.occupied * draft_forwards * draft.first
             seconds += run.judged * load.verdict
         seconds += load.start if chain else 0.0

@@ -26,6 +26,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from lr.errors import LRError
 from lr.spec.protocol import Judged, WorkKind
@@ -65,10 +66,6 @@ class Source:
     def state(self) -> State:
         """Everything after `place` events."""
         return state_at(self.trace, self.place)
-
-    @property
-    def last(self) -> Record | None:
-        return self.records[self.place - 1] if self.place else None
 
     @property
     def over(self) -> bool:
@@ -169,10 +166,6 @@ def decides(records: Sequence[Record]) -> bool:
     return any(record.kind in ("judged", "emit") for record in records)
 
 
-def _is_correction(record: Record) -> bool:
-    return is_emitted(record, Origin.CORRECTION)
-
-
 def _to(kind: str) -> Callable[[Source], object]:
     return lambda side: side.go(lambda record: record.kind == kind)
 
@@ -182,7 +175,8 @@ SIDE_MOVES: dict[str, Callable[[Source], object]] = {
     "back": Source.back,  # the opposite
     "event": Source.forward,  # one event, even a detail
     "step": _to("emit"),  # a step of the answer
-    "rejection": lambda side: side.go(_is_correction),  # a draft step is replaced
+    # a draft step is replaced
+    "rejection": lambda side: side.go(partial(is_emitted, origin=Origin.CORRECTION)),
     "verdict": _to("judge"),  # where one is due
     "end": _to("end"),
 }
