@@ -61,7 +61,7 @@ class Report:
         for note in notes:
             out.print(f"- {note}")
         out.print(report.LEGEND, style="dim")
-        write_json(report.as_json({"rows": rows, "notes": notes}), self.json)
+        write_json({"rows": rows, "notes": notes}, self.json)
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ class Verify:
         heads = ["accepts:.3f", "of it\nwrong:.3f", *fitting.SHARES]
         heads += ["order\nflips:.3f", "ms\nper pair:.3f"]
         console(width=200).print(table(["verifier", *heads], rows))
-        write_json(report.as_json(content), self.json)
+        write_json(content, self.json)
         if self.figure is not None:
             roc.append(("a coin", [(0.0, 0.0), (1.0, 1.0)]))
             panels = [
@@ -328,13 +328,10 @@ class ExperimentCommand:
                 notes.print(f"{name}: {len(ways)} ways, {total} answers in {lab.work}")
                 with progress(name, total) as advance:
                     results = lab.run(ways, advance)
-                words = ["experiment", self.name]
-                if sys.argv[1:2] == ["experiment"]:
-                    words = sys.argv[1:]
                 facts = conditions()
                 if drawn is not None:
                     facts["drawn"] = str(drawn)
-                command = f"lr {shlex.join(words)}"
+                command = shlex.join(["lr", *sys.argv[1:]])
                 files = write_results(name, results, self.output, command, facts)
             console().print(files[0].read_text(encoding="utf-8"))
             notes.print(f"written: {', '.join(map(str, files))}")

@@ -20,7 +20,6 @@ from typing import Annotated
 import tyro
 from rich.columns import Columns
 from rich.console import Console
-from rich.text import Text
 
 from lr.commands.options import ModelChoice, VariantChoice
 from lr.commands.show import AS_IT_IS, console
@@ -102,13 +101,12 @@ class Play(Shown):
             return
         file = self.file()
         if file is not None:
-            page_name = Path(file.name) if self.source in RECORDED else file
             trace = read_trace(file)
-            output = self.output or page_name.with_suffix(".html")
-            distinct = output.resolve() != file.resolve()
-            require(
-                distinct, "output", str(output), "another file than the trace itself"
-            )
+            # a recorded answer is in the package; its page is not
+            beside = Path(file.name) if self.source in RECORDED else file
+            output = self.output or beside.with_suffix(".html")
+            expected = "another file than the trace itself"
+            require(output.resolve() != file.resolve(), "output", str(output), expected)
         else:
             from lr.watch.trace.record import trace_of
 
@@ -210,16 +208,14 @@ MOVE_HELP = {
 MOST_MOVES = 10_000  # The most moves that one line may ask for.
 
 
+@dataclass
 class StepperPrompt:
     """One session at a terminal or over a pipe. `read` returns a line, given the
     prompt, and raises `EOFError` at the end of the input."""
 
-    def __init__(
-        self, session: Session, read: Callable[[str], str], out: Console
-    ) -> None:
-        self.session = session
-        self.read = read
-        self.out = out
+    session: Session
+    read: Callable[[str], str]
+    out: Console
 
     def run(self) -> None:
         """Obey lines until `q` or the end of the input."""
@@ -227,14 +223,14 @@ class StepperPrompt:
         self._say(FIRST)
         while True:
             try:
-                words = self.read(self._prompt()).split() or ["n"]
+                letter, *words = self.read(self._prompt()).split() or ["n"]
             except EOFError:
                 return
-            if words[0] in ("q", "quit", "exit"):
+            if letter in ("q", "quit", "exit"):
                 return
             places = [side.place for side in self.session.sides]
             try:
-                self.obey(words[0], words[1:])
+                self.obey(letter, words)
             except LRError as error:
                 if places != [side.place for side in self.session.sides]:
                     self._show()  # it moved before it failed
@@ -321,7 +317,7 @@ class StepperPrompt:
             self._say(message)
 
     def _say(self, text: str) -> None:
-        self.out.print(Text(text, style="dim"))
+        self.out.print(text, style="dim")
 
 
 def _number(word: str | None, wanted: str, low: int = 0, high: float = math.inf) -> int:

@@ -319,7 +319,7 @@ def write_results(
         "command": command,
         "conditions": dict(conditions),
         "columns": list(rows[0]),
-        "rows": report.as_json([list(row.values()) for row in rows]),
+        "rows": [list(row.values()) for row in rows],
     }
     store.write(f"{name}.json", content)
     figures = []

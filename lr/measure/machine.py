@@ -29,7 +29,7 @@ def conditions() -> dict[str, Any]:
         "load": [round(load, 2) for load in os.getloadavg()] if has_load else None,
         "system": platform.platform(),
         "python": platform.python_version(),
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),
         "transformers": version("transformers"),
         "math-verify": version("math-verify"),
         "lr": __version__,

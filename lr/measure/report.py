@@ -376,10 +376,3 @@ def markdown(
     """The lines of a table and of its notes."""
     notes_of_all = [f"- {note}" for note in notes(summaries)]
     return [*markdown_table(texts(rows)), "", *notes_of_all, ""]
-
-
-def as_json(value: object) -> Any:
-    """A value as JSON has it: tuples become lists, NaN becomes null."""
-    from msgspec import json
-
-    return json.decode(json.encode(value))

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 
-from msgspec import convert
+import msgspec
 
 from lr.errors import LRError, SettingError
 from lr.trace import Stats
@@ -183,8 +183,10 @@ class Store:
         return ((k, read_object(self.path / k.file, AnswerFields)) for k in self.keys())
 
     def write(self, name: str, content: Mapping[str, Any]) -> None:
-        """Write a JSON file completely or not at all. Raises `StorageError`."""
-        self.write_lines(name, [json.dumps(content, ensure_ascii=False, indent=1)])
+        """Write a JSON file completely or not at all; NaN becomes null. Raises
+        `StorageError`."""
+        text = msgspec.json.format(msgspec.json.encode(content), indent=1)
+        self.write_lines(name, [text.decode()])
 
     def write_lines(self, name: str, lines: Iterable[str]) -> None:
         """Write a text file likewise; `lines` come without line ends."""
@@ -233,7 +235,7 @@ def read_object(path: Path, fields: type = dict) -> dict[str, Any]:
     `SettingError`."""
     try:
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        convert(content, fields)
+        msgspec.convert(content, fields)
     except (OSError, ValueError, RecursionError) as error:
         raise SettingError(
             f"{path} is not what lr run writes ({error}). Fetch it again, or choose another "

@@ -75,11 +75,6 @@ class Workers:
         self._rows: dict[Work, _RunningRow] = {}  # in the order in which they began
         self._jobs = 0
 
-    @property
-    def mean_rows(self) -> float:
-        """The mean number of rows over the time with at least one row."""
-        return self.busy / self.occupied if self.occupied else 1.0
-
     def submit(self, now: float, job: dict[Work, float]) -> None:
         """Add a job: its rows, each with its length."""
         self._queue.append(job)
@@ -235,49 +230,45 @@ class _Simulation:
     def run(self, steps: int) -> SimulationOutcome:
         self._obey(self.scheduler.start(), steps)
         while self.outcome.steps < steps and not self.scheduler.done:
-            event = self._event(self._next())  # the clock moves
+            # move the clock to the next completion, the first of those at one time
+            workers = list(self.outcome.workers.values())
+            times = [worker.next_time() for worker in workers]
+            first = next(i for i, time in enumerate(times) if time <= min(times) + TIE)
+            self.now = max(self.now, times[first])
+            event = self._event(workers[first].complete(self.now))
             self._obey(self.scheduler.handle(event), steps)
         for worker in self.outcome.workers.values():
             worker.advance(self.now)
         return self.outcome
 
-    def _next(self) -> Work:
-        """Move the clock to the next completion."""
-        workers = list(self.outcome.workers.values())
-        times = [worker.next_time() for worker in workers]
-        # the first of those that are simultaneous
-        first = next(i for i, time in enumerate(times) if time <= min(times) + TIE)
-        self.now = max(self.now, times[first])
-        return workers[first].complete(self.now)
-
     def _obey(self, commands: Sequence[messages.Command], steps: int) -> None:
         for command in commands:
             match command:
                 case messages.Draft(_, children):
-                    self._submit(*(Work(WorkKind.DRAFT, child) for child in children))
+                    self._submit(WorkKind.DRAFT, *children)
                 case messages.Target(node):
-                    self._submit(Work(WorkKind.TARGET, node))
+                    self._submit(WorkKind.TARGET, node)
                 case messages.Judge(node):
-                    self._submit(Work(WorkKind.JUDGE, node))
+                    self._submit(WorkKind.JUDGE, node)
                 case messages.Cancel(work):
                     self.kinds[work.kind][0].remove(self.now, work)
                 case Emit() if self.outcome.steps < steps:
                     # one event can emit more steps than requested
                     self._note(command)
 
-    def _submit(self, *rows: Work) -> None:
-        worker, duration = self.kinds[rows[0].kind]
-        worker.submit(self.now, {row: self._length(duration, row) for row in rows})
-
-    def _length(self, duration: Duration, work: Work) -> float:
-        node = work.node
-        reading = 0.0
-        level = node.index - node.stem  # draft steps since the last correction
-        if work.kind is WorkKind.TARGET and level:
-            reading = self.world.reading + self.world.reading_before * (level - 1)
-        if isinstance(duration, Constant):  # needs no key
-            return duration.value + reading
-        return duration.draw(self._key(work.kind.value, node)) + reading
+    def _submit(self, kind: WorkKind, *nodes: NodeId) -> None:
+        worker, duration = self.kinds[kind]
+        rows = {}
+        for node in nodes:
+            if isinstance(duration, Constant):  # needs no key, which takes time
+                length = duration.value
+            else:
+                length = duration.draw(self._key(kind.value, node))
+            level = node.index - node.stem  # draft steps since the last correction
+            if kind is WorkKind.TARGET and level:
+                length += self.world.reading + self.world.reading_before * (level - 1)
+            rows[Work(kind, node)] = length
+        worker.submit(self.now, rows)
 
     def _event(self, work: Work) -> messages.Event:
         node = work.node

@@ -13,20 +13,23 @@ from threading import Timer
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
-from rich.text import Text
 
 from lr.engine.answer import Answer
 from lr.result import Result
 from lr.watch.stepper.view import answer_view, tree_lines
 from lr.watch.trace.file import Record
 from lr.watch.trace.record import header_of
-from lr.watch.trace.state import EmittedState, State, apply_event
+from lr.watch.trace.state import State, apply_event
 from lr.watch.words import counted, quoted, why_rejected
 
 FRAMES = 12  # Per second.
 LINE_PAUSE = 1.5  # Seconds between two lines of the slow motion.
 MOVING = 3  # Decided steps in a column that moves.
 ALL = 10_000  # And in the end.
+REPLACED = (
+    "The target had written its own step while the draft ran ahead. So it takes the place "
+    "of the draft's at once, and nothing is computed again."
+)
 
 
 def answer_within(answer: Answer, seconds: float) -> Result:
@@ -73,14 +76,6 @@ class Column:
             record = Record(self.state.number, when, event, token_bytes)
             apply_event(self.state, record)
 
-    def rejection(self) -> EmittedState | None:
-        """The first correction of a complete step, with the draft step that it
-        replaced."""
-        for step in self.state.emitted:
-            if step.rejected is not None and step.step.finish != "length":
-                return step
-        return None
-
 
 def race(racers: Sequence[Column], seconds: float, out: Console) -> Result:
     """Answer with the last of the racers, within so many seconds. On a terminal the
@@ -113,29 +108,24 @@ def show_end(racers: Sequence[Column], out: Console) -> None:
     for racer in racers:
         racer.follow(math.inf)
     out.print(columns(racers, ALL))
-    rejection = racers[-1].rejection()
-    if rejection is None:
+    for step in racers[-1].state.emitted:
+        # the first correction of a complete step
+        if step.rejected is None or step.step.finish == "length":
+            continue
+        assert step.verdict is not None
+        draft, target = step.rejected.text, step.step.text
+        reason = why_rejected(step.verdict, draft, target)
+        out.print()
+        for line, style in (
+            (f"the draft wrote   {quoted(draft)}", "bright_blue"),
+            (f"the target wrote  {quoted(target)}", "yellow"),
+            (f"the verdict       not aligned: {reason}", "magenta"),
+            (REPLACED, ""),
+        ):
+            out.print(line, style=style, soft_wrap=False)
+            if out.is_terminal:
+                time.sleep(LINE_PAUSE)
         return
-    out.print()
-    for line in slow_motion(rejection):
-        out.print(line, soft_wrap=False)
-        if out.is_terminal:
-            time.sleep(LINE_PAUSE)
-
-
-def slow_motion(step: EmittedState) -> list[Text]:
-    """A rejection, line by line: the draft's words, the target's, the verdict."""
-    assert step.rejected is not None and step.verdict is not None
-    reason = why_rejected(step.verdict, step.rejected.text, step.step.text)
-    return [
-        Text(f"the draft wrote   {quoted(step.rejected.text)}", "bright_blue"),
-        Text(f"the target wrote  {quoted(step.step.text)}", "yellow"),
-        Text(f"the verdict       not aligned: {reason}", "magenta"),
-        Text(
-            "The target had written its own step while the draft ran ahead. So it takes "
-            "the place of the draft's at once, and nothing is computed again."
-        ),
-    ]
 
 
 def columns(racers: Sequence[Column], limit: int) -> RenderableType:

@@ -39,15 +39,12 @@ class JudgedPair(NamedTuple):
     score: float | None
 
 
-def without_latex(text: str) -> str:
-    """A text without the commonest marks of LaTeX. \\[ 3 \\times 4 \\] becomes 3 × 4."""
-    text = re.sub(r"\\text\{([^}]*)\}", r"\1", text).replace(r"\times", "×")
-    return re.sub(r"\\[][()]", "", text)
-
-
 def words_of(record: Record, step: Step) -> str:
-    """The text of a step, on one line."""
-    return " ".join(without_latex(record.text_of(step.tokens)).split())
+    """The text of a step on one line, without the commonest marks of LaTeX.
+    \\[ 3 \\times 4 \\] becomes 3 × 4."""
+    text = record.text_of(step.tokens).replace(r"\times", "×")
+    text = re.sub(r"\\text\{([^}]*)\}", r"\1", text)
+    return " ".join(re.sub(r"\\[][()]", "", text).split())
 
 
 def judged_pairs(trace: TraceFile) -> list[JudgedPair]:

@@ -50,9 +50,9 @@ def test_the_tree_says_what_the_state_says(number):
     below = [node for node in state.live if node.name != state.root]
     if state.done:
         return  # the answer is drawn, no tree
-    steps = [node.target for node in state.live if node.targeted]
-    steps += [node.draft for node in below if node.drafted]
-    assert {step.text.strip() for step in steps if step} <= set(texts)
+    steps = [node.target for node in state.live] + [node.draft for node in below]
+    complete = {step.text.strip() for step in steps if step and step.finish}
+    assert complete <= set(texts)
     aligned = [node for node in below if node.verdict and node.verdict.aligned]
     assert texts.count("✓ aligned") == len(aligned)
 

@@ -102,7 +102,8 @@ def cards_of(state: State, node: NodeState) -> list[Card]:
     # written, or being written
     if node.target is not None or ("target", node.name) in state.work:
         unfinished = Standing.WRITING if node.gone is None else Standing.CANCELLED
-        standing = Standing.WRITTEN if node.targeted else unfinished
+        complete = node.target is not None and node.target.finish
+        standing = Standing.WRITTEN if complete else unfinished
         cards.append(Card("target", node.target, standing))
     return cards
 
@@ -117,7 +118,8 @@ def standing_of(state: State, child: NodeState) -> Standing:
         return Standing.CANCELLED
     if ("judge", child.name) in state.work:
         return Standing.ASKED
-    return Standing.WRITTEN if child.drafted else Standing.WRITING
+    complete = child.draft is not None and child.draft.finish
+    return Standing.WRITTEN if complete else Standing.WRITING
 
 
 def one_line(step: StepState | None) -> str:

@@ -24,8 +24,9 @@ work, and the past stays as it was. Read next: `view.py`."""
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 
 from lr.errors import LRError
 from lr.spec.protocol import Judged, WorkKind
@@ -65,10 +66,6 @@ class Source:
     def state(self) -> State:
         """Everything after `place` events."""
         return state_at(self.trace, self.place)
-
-    @property
-    def last(self) -> Record | None:
-        return self.records[self.place - 1] if self.place else None
 
     @property
     def over(self) -> bool:
@@ -164,15 +161,6 @@ def verdict_of(forced: Mapping[str, bool], node: str, verdict: Verdict) -> Verdi
     return replace(verdict, aligned=forced[node], why=reason)
 
 
-def decides(records: Sequence[Record]) -> bool:
-    """Whether these events include a verdict or a step of the answer."""
-    return any(record.kind in ("judged", "emit") for record in records)
-
-
-def _is_correction(record: Record) -> bool:
-    return is_emitted(record, Origin.CORRECTION)
-
-
 def _to(kind: str) -> Callable[[Source], object]:
     return lambda side: side.go(lambda record: record.kind == kind)
 
@@ -182,7 +170,8 @@ SIDE_MOVES: dict[str, Callable[[Source], object]] = {
     "back": Source.back,  # the opposite
     "event": Source.forward,  # one event, even a detail
     "step": _to("emit"),  # a step of the answer
-    "rejection": lambda side: side.go(_is_correction),  # a draft step is replaced
+    # a draft step is replaced
+    "rejection": lambda side: side.go(partial(is_emitted, origin=Origin.CORRECTION)),
     "verdict": _to("judge"),  # where one is due
     "end": _to("end"),
 }
@@ -250,7 +239,8 @@ class Session:
         message. Raises `StepperError` if the blocks of that place are gone, because a
         decision was made after it."""
         side = self.active
-        if side.runs and decides(side.records[side.place :]):
+        later = (record.kind for record in side.records[side.place :])
+        if side.runs and not {"judged", "emit"}.isdisjoint(later):
             raise StepperError(
                 "the blocks of this place are gone: decisions follow it. Fork before "
                 "they are made."

@@ -43,7 +43,9 @@ def body(side: Source) -> list[RenderableType]:
     """The last event, the answer so far, the present tree."""
     state = side.state
     now = _grid()
-    words = "before the first event" if side.last is None else say(side.last)
+    words = "before the first event"
+    if side.place:
+        words = say(side.records[side.place - 1])
     now.add_row("→", Text(words, style="bold"))
     head = "answer" if state.emitted else "answer: nothing yet"
     answer = answer_view(state.emitted, STEPS)

@@ -106,16 +106,6 @@ class NodeState:
     children: list[str] = field(default_factory=list)
     gone: float | None = None  # when it left the tree
 
-    @property
-    def drafted(self) -> bool:
-        """Whether the draft step that leads here is complete."""
-        return self.draft is not None and self.draft.finish != ""
-
-    @property
-    def targeted(self) -> bool:
-        """Whether the target's step after this node is complete."""
-        return self.target is not None and self.target.finish != ""
-
 
 @dataclass
 class EmittedState:
