@@ -2,10 +2,7 @@
 
 import numpy as np
 import pytest
-
-from lr.theory.acceptance import beta_width_acceptance, width_acceptance
-from lr.theory.asynchronous import lr_async_limit
-from lr.theory.paper import (
+from paper_tables import (
     PAPER_DATASETS,
     TABLE_1,
     TABLE_3,
@@ -14,6 +11,9 @@ from lr.theory.paper import (
     fit_width,
     token_acceptance,
 )
+
+from lr.theory.acceptance import beta_width_acceptance, width_acceptance
+from lr.theory.asynchronous import lr_async_limit
 from lr.theory.synchronous import sd_speedup
 
 
@@ -63,7 +63,7 @@ def test_token_acceptance_gives_the_printed_speedup(pair):
 
 
 def test_the_rates_that_the_documents_name():
-    """`lr experiment speedup --drawn 0.5 0.24`."""
+    """`scripts/synthetic.py --accepted 0.5 0.24`."""
     qwen3 = TABLE_1["qwen3"]
     assert qwen3.acceptance[PAPER_DATASETS.index("GSM8K")] == 0.5
     assert token_acceptance(qwen3, "GSM8K") == pytest.approx(0.24, abs=5e-3)
