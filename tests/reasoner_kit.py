@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 import torch
 from tiny_training.checkpoint import save_model
+from tiny_training.vocabulary import build_tokenizer
 
 from lr.engine import loading
 from lr.model.config import ModelConfig
 from lr.model.qwen import CausalLM
 from lr.model.weights import load_model
-from lr.tiny.vocabulary import build_tokenizer
 
 
 def write_checkpoint(

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
+from tiny_training.vocabulary import build_tokenizer
 from torch import Tensor
 from toy_kit import random_model
 
@@ -16,7 +17,6 @@ from lr.model.qwen import CausalLM
 from lr.spec.verifiers.base import Pair, Verifier
 from lr.spec.verifiers.judge import JudgeVerifier, PromptedModel
 from lr.spec.verifiers.named import ScoreReading, ScoreVerifier
-from lr.tiny.vocabulary import build_tokenizer
 from lr.types import Finish, Step, Verdict
 
 ADD = "Then Ben has 3 more than Ann, so we get 7 + 3 = 10 coins."
