@@ -29,14 +29,7 @@ from lr.options import GenerateOptions
 from lr.spec.protocol import Emit, Limits, Schedule, SchedulerConfig, WorkKind
 from lr.theory.distributions import Bernoulli, Constant, Resampled
 from lr.theory.simulate import ENDLESS, World, simulate
-from lr.trace import (
-    ForwardPass,
-    RunEvent,
-    StepWritten,
-    TokenRound,
-    TokenRounds,
-    VerifierCall,
-)
+from lr.trace import ForwardPass, RunEvent, Stats, StepWritten, VerifierCall, stats_of
 from lr.types import Role
 
 DRAFT_FORWARDS = 8  # draft passes per target pass, the default of driver lockstep
@@ -105,19 +98,14 @@ class Load:
 class Answers:
     """What traces show of one way of decoding, added up over its answers.
 
-    `judged`, `accepted`: first alternatives alone.
-    `start`: seconds for the prompts; `passes`: all later passes, by answer and
+    `stats`: with one alternative per position. `pairs`: judged, also those that decided
+    nothing. `start`: seconds for the prompts; `passes`: all later passes, by answer and
     model."""
 
-    judged: int = 0
-    accepted: int = 0
-    verdict_seconds: float = 0.0
+    stats: Stats = field(default_factory=Stats)
     pairs: int = 0
     start: float = 0.0
     passes: list[dict[Role, Passes]] = field(default_factory=list)
-    rounds: dict[Role, TokenRounds] = field(
-        default_factory=lambda: {role: TokenRounds() for role in Role}
-    )
     chain_lengths: list[int] = field(default_factory=list)
     lengths: dict[Role, list[int]] = field(
         default_factory=lambda: {role: [] for role in Role}
@@ -149,14 +137,9 @@ class Answers:
                 case VerifierCall(pairs, seconds):
                     last_end += seconds
                     self.pairs += pairs
-                    self.verdict_seconds += seconds
-                case TokenRound(role):
-                    self.rounds[role] += TokenRounds.of([event])
-                case Emit(emitted, verdicts):
-                    for verdict in verdicts[:1]:  # the first alternative: width 1
-                        self.judged += 1
-                        self.accepted += verdict.aligned
+                case Emit(emitted):
                     self.emitted.append(len(emitted.step.tokens))
+        self.stats += stats_of(events)
         self.chain_lengths.append(len(self.emitted) - steps_before)
         self.passes.append(passes)
 
