@@ -29,8 +29,8 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from lr.errors import LRError
 from lr.measure.judge_server import ServedJudge
+from lr.model.codec import Codec
 from lr.spec.verifiers.base import Pair
-from lr.tiny.vocabulary import build_tokenizer
 from lr.types import Finish, Step, Verdict
 
 SHAPE = Qwen2Config(
@@ -56,7 +56,7 @@ GGUF_NAMES = {
 
 def make_model() -> tuple[Any, Any]:
     """A model whose next token depends on the last one only, and its tokenizer."""
-    tokenizer = build_tokenizer()
+    tokenizer = Codec.load("tiny-target").tokenizer
     SHAPE.vocab_size = len(tokenizer)
     SHAPE.eos_token_id = tokenizer.eos_token_id
     torch.manual_seed(0)

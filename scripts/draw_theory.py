@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from paper_tables import TABLE_3, WIDTHS, fit_width
 
 from lr.theory.acceptance import (
     beta_width_acceptance,
@@ -20,7 +21,6 @@ from lr.theory.acceptance import (
 )
 from lr.theory.asynchronous import lr_async_limit, lr_async_speedup
 from lr.theory.hybrid import ScheduleKind, best_split, hybrid_speedup
-from lr.theory.paper import TABLE_3, WIDTHS, fit_width
 from lr.theory.synchronous import lr_sync_cycle_speedup, sd_speedup_of_positions
 from lr.watch.figures.plots import Curve, Curves, draw_panels
 from lr.watch.figures.style import INK, WASHES, figure, write

@@ -34,6 +34,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+import synthetic
 import torch
 from gpu_limits import least_seconds, measure_rates, timed
 from gpu_questions import (
@@ -126,15 +127,15 @@ def layout(here: Here, draft: str, prompt: int) -> tuple[str, str, str | None]:
     return "Qwen3-8B", draft, None
 
 
-def commanded(here: Here, words: Sequence[str]) -> None:
-    """Run a command of `lr`; what it prints is told."""
+def commanded(here: Here, work: Callable[[Sequence[str]], object], *words: str) -> None:
+    """Run a command; what it prints is told."""
     shown = io.StringIO()
     with redirect_stdout(shown):
-        code = lr_main(words)
+        code = work(words)
     for line in shown.getvalue().splitlines():
         here.tell(line)
-    if code != 0:
-        raise RuntimeError(f"lr {' '.join(words)} ended with code {code}")
+    if code:
+        raise RuntimeError(f"{' '.join(words)} ended with code {code}")
 
 
 def modes(
@@ -155,7 +156,7 @@ def modes(
     target, draft, judge = layout(here, draft, prompt)
     tokens = 24 if here.small else 1024 if all_ways else 320
     words = f"--model dummy:{target} --draft_model dummy:{draft} --problems 2".split()
-    words += f"--device {here.device} --drawn {kept or 0.5} 0.24".split()
+    words += f"--device {here.device} --accepted {kept or 0.5} 0.24".split()
     words += f"--max_tokens {tokens} --temperature 0.6 --top_p 0.95 --top_k 20".split()
     words += f"--prompt_tokens {20 if here.small else prompt}".split()
     verifier = "likelihood"
@@ -166,7 +167,7 @@ def modes(
         verifier = "exact"  # verdicts cost nothing
     with tempfile.TemporaryDirectory() as folder:
         words += f"--verifier {verifier} --work {folder} --output {folder}".split()
-        commanded(here, ["experiment", "speedup", *words, "--values", *ways])
+        commanded(here, synthetic.main, *words, "--values", *ways)
         document = json.loads(Path(folder, "speedup.json").read_text())
     best: dict[str, float] = {}
     for cells in document["rows"]:
@@ -192,7 +193,7 @@ def real(here: Here) -> str:
         raise NotHere("no --model was given")
     with tempfile.TemporaryDirectory() as folder:
         folders = ["--work", folder, "--output", folder]
-        commanded(here, ["experiment", "speedup", *here.words, *folders])
+        commanded(here, lr_main, "experiment", "speedup", *here.words, *folders)
     return f"lr experiment speedup {' '.join(here.words)}"
 
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 from tiny_training.checkpoint import save_model
+from tiny_training.vocabulary import build_tokenizer
 from toy_kit import randomised
 
 from lr.engine import loading
@@ -15,7 +16,6 @@ from lr.model.config import ModelConfig
 from lr.model.qwen import CausalLM
 from lr.model.weights import load_model
 from lr.options import make_options
-from lr.tiny.vocabulary import build_tokenizer
 
 
 def write_checkpoint(

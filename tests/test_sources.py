@@ -27,7 +27,7 @@ BELOW_THE_CLI = [
 # 117,500 before evidence, `keep`, `goes_on` and `step_law`.
 SLACK = 1.05
 CORE_TOKENS = 68_900  # goal: 52,000
-PACKAGE_TOKENS = 153_500  # goal: 140,000
+PACKAGE_TOKENS = 150_000  # goal: 140,000
 TEST_TOKENS = 119_000  # goal: 112,000
 TOKENS_PER_LINE = 9.0
 WIDE_LINES = 0.02

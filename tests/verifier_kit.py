@@ -4,6 +4,7 @@ speaks the tiny tokens, and a verifier with prepared answers.
 
 from functools import lru_cache
 
+from tiny_training.vocabulary import build_tokenizer
 from toy_kit import random_model
 
 from lr.engine.runner import ModelRunner
@@ -11,7 +12,6 @@ from lr.model.codec import Codec
 from lr.spec.verifiers.base import Pair, Verifier
 from lr.spec.verifiers.judge import JudgeVerifier, PromptedModel
 from lr.spec.verifiers.named import ScoreReading, ScoreVerifier
-from lr.tiny.vocabulary import build_tokenizer
 from lr.types import Finish, Step
 
 ADD = "Then Ben has 3 more than Ann, so we get 7 + 3 = 10 coins."

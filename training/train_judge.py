@@ -21,9 +21,9 @@ from tiny_training.checkpoint import export
 from tiny_training.judge import JudgeRows, pairs_from_runs
 from tiny_training.pairs import TextPair
 from tiny_training.trainer import Recipe, Trainer, first_layers
+from tiny_training.vocabulary import build_tokenizer
 
 from lr.spec.verifiers.judge import BARE_PROMPT
-from lr.tiny.vocabulary import build_tokenizer
 
 PROBLEMS = {"tiny": 960, "stories": 320}
 """Training problems to take pairs from. Long ones give nine times the pairs."""

@@ -19,9 +19,8 @@ from typing import NamedTuple
 from tiny_training.checkpoint import export, tiny_config
 from tiny_training.rows import RowMaker
 from tiny_training.trainer import Recipe, Trainer, first_layers, fresh_model
-
-from lr.tiny.grammar import Style
-from lr.tiny.vocabulary import build_tokenizer
+from tiny_training.vocabulary import build_tokenizer
+from tiny_training.wording import Style
 
 
 class Size(NamedTuple):

@@ -6,18 +6,17 @@ from __future__ import annotations
 import shlex
 import sys
 from contextlib import closing
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import tyro
 
-from lr.commands.info import memory_table
 from lr.commands.options import ModelChoice
 from lr.commands.show import console, progress, require_at_least, require_files, table
 from lr.errors import SettingError
 from lr.measure import report
-from lr.measure.datasets import Item, Task, fingerprint, load_items
+from lr.measure.datasets import fingerprint, load_items
 from lr.measure.grading import Grader
 from lr.measure.machine import conditions
 from lr.measure.store import write_json
@@ -28,7 +27,6 @@ from lr.watch.figures.plots import Curves, draw_panels
 
 if TYPE_CHECKING:
     from lr.measure.lab import Lab
-    from lr.measure.synthetic import Synthetic
     from lr.reasoner import Reasoner
 
 
@@ -211,31 +209,18 @@ class Verify:
         return [verdict.aligned for verdict in judged.verdicts]
 
 
-def lab_of(
-    models: ModelChoice,
-    items: list[Any],
-    work: Path,
-    *,
-    drawn: Synthetic | None = None,
-    **settings: Any,
-) -> Lab:
-    """A lab with the models of these flags. `drawn`: what decides instead of them."""
+def lab_of(models: ModelChoice, items: list[Any], work: Path, **settings: Any) -> Lab:
+    """A lab with the models of these flags."""
     from lr.measure.lab import Lab
-    from lr.measure.synthetic import SyntheticReasoner
 
     def load(draft_alone: bool) -> Reasoner:
         draft = models.draft()
         if draft_alone and draft is not None:
             return models.reasoner(draft, None)
-        reasoner = models.reasoner(models.model, draft)
-        return reasoner if drawn is None else SyntheticReasoner(reasoner, drawn)
+        return models.reasoner(models.model, draft)
 
-    head = models.settings() | {"draft_model": models.draft(), "drawn": str(drawn)}
+    head = models.settings() | {"draft_model": models.draft()}
     return Lab(items, work, load, judge=models.judge_model, head=head, **settings)
-
-
-DRAWN = ("ar", "sd drafter=ngram", "lr", "lr+sd drafter=ngram")
-"""The ways to answer of models without weights."""
 
 
 @dataclass(frozen=True)
@@ -259,12 +244,6 @@ class ExperimentCommand:
     """For experiment speedup: variants of the method, one more row each (two, cold and
     warm, if it remembers earlier answers); see lr generate. Its settings win over
     these."""
-    drawn: tuple[float, float] | None = None
-    """Acceptance of draft steps and draft tokens, drawn at random: for models without
-    weights (--model dummy:Qwen3-32B), whose words mean nothing and whose times do, in
-    answers of --max_tokens (None: 256). Qwen3 on GSM8K in the paper: 0.5 0.24."""
-    prompt_tokens: int = 512  # With --drawn: tokens before the answer.
-    step_tokens: float = 32.0  # With --drawn: mean length of a step.
     concurrency: int | None = None
     """Problems answered at the same time. None: one where speed is measured, else 8."""
     generation: GenerateOptions = field(
@@ -276,14 +255,11 @@ class ExperimentCommand:
 
     def run(self) -> None:
         from lr.measure.experiments import EXPERIMENTS, write_results
-        from lr.measure.synthetic import Synthetic
-        from lr.theory.distributions import Lognormal
 
         names = list(EXPERIMENTS) if self.name == "all" else [self.name]
         choices = f"one of {', '.join(EXPERIMENTS)}, or all"
         require(names[0] in EXPERIMENTS, "name", self.name, choices)
         require_at_least(self, problems=2, concurrency=1, repeats=1)
-        require_at_least(self, prompt_tokens=8, step_tokens=1)
         rows = not self.variant or self.name == "speedup"
         require(rows, "variant", self.variant, "none: only speedup has rows for them")
         draft = self.models.draft()
@@ -292,31 +268,15 @@ class ExperimentCommand:
         for name in names:
             experiment = EXPERIMENTS[name]
             count = self.problems or experiment.problems
-            drawn = None
-            values = self.values
-            options = self.generation
-            if self.drawn is None:
-                dataset = self.dataset or f"tiny:{count}"
-                all_items = load_items(dataset, seed=self.generation.seed)
-            else:
-                values = values or DRAWN
-                longest = options.max_tokens or 256  # no token ends such an answer
-                width = self.prompt_tokens
-                options = replace(options, max_tokens=longest)
-                largest = replace(options, mode="lr+sd", drafter="ngram")
-                memory = self.models.memory(largest, width + longest, 1)
-                notes.print(memory_table(memory))
-                memory.check()
-                drawn = Synthetic(*self.drawn, Lognormal(self.step_tokens, 0.5))
-                all_items = [Item(n, f"{n:x>{width}}", Task.FREE) for n in range(count)]
+            dataset = self.dataset or f"tiny:{count}"
+            all_items = load_items(dataset, seed=self.generation.seed)
             items = all_items[:count]
             lab = lab_of(
                 self.models,
                 items,
                 self.work / name,
-                drawn=drawn,
-                options=options,
-                values=values,
+                options=self.generation,
+                values=self.values,
                 variants=self.variant,
                 concurrency=self.concurrency or (1 if experiment.timed else 8),
                 repeats=self.repeats,
@@ -328,11 +288,8 @@ class ExperimentCommand:
                 notes.print(f"{name}: {len(ways)} ways, {total} answers in {lab.work}")
                 with progress(name, total) as advance:
                     results = lab.run(ways, advance)
-                facts = conditions()
-                if drawn is not None:
-                    facts["drawn"] = str(drawn)
                 command = shlex.join(["lr", *sys.argv[1:]])
-                files = write_results(name, results, self.output, command, facts)
+                files = write_results(name, results, self.output, command, conditions())
             console().print(files[0].read_text(encoding="utf-8"))
             notes.print(f"written: {', '.join(map(str, files))}")
             for error in lab.failures.values():

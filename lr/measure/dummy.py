@@ -1,7 +1,7 @@
 """The shapes of published models, with random weights: to measure costs without a
 checkpoint.
 
-The numbers are from the models' public config.json. The checkpoint `dummy:NAME` has
+`shapes.json` has what matters of the models' public config.json. The checkpoint `dummy:NAME` has
 such a shape, or that of the config.json in a directory, with seeded random weights and
 its own tokenizer: byte b is token b, the end of sequence is token 256, a token i above
 that is the word " w<i>". The tokenizer fills the whole vocabulary, so sampling costs
@@ -10,9 +10,10 @@ template."""
 
 from __future__ import annotations
 
+import json
 import math
-from dataclasses import replace
 from functools import partial
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,28 +32,12 @@ DUMMY_END = "<|end|>"
 END_ID = 256
 
 
-def _qwen3(
-    hidden: int, mlp: int, layers: int, heads: int, *, tied: bool
-) -> ModelConfig:
-    """A shape of Qwen3: all have 8 KV heads of 128."""
-    return ModelConfig(
-        vocab_size=151936, hidden_size=hidden, intermediate_size=mlp, num_layers=layers,
-        num_heads=heads, num_kv_heads=8, head_dim=128, max_position_embeddings=40960,
-        rms_norm_eps=1e-6, rope_theta=1e6, qkv_bias=False, qk_norm=True, tie_word_embeddings=tied,
-    )  # fmt: skip
-
-
 SHAPES = {
-    "Qwen3-0.6B": _qwen3(1024, 3072, 28, 16, tied=True),
-    "Qwen3-1.7B": _qwen3(2048, 6144, 28, 16, tied=True),
-    "Qwen3-4B": _qwen3(2560, 9728, 36, 32, tied=True),
-    "Qwen3-8B": _qwen3(4096, 12288, 36, 32, tied=False),
-    "Qwen3-32B": _qwen3(5120, 25600, 64, 64, tied=False),
-    "Qwen2.5-7B": replace(
-        _qwen3(3584, 18944, 28, 28, tied=False), vocab_size=152064, num_kv_heads=4,
-        max_position_embeddings=32768, qkv_bias=True, qk_norm=False,
-    ),
-}  # fmt: skip
+    name: read_config(content)
+    for name, content in json.loads(
+        (files("lr.measure") / "shapes.json").read_text(encoding="utf-8")
+    ).items()
+}
 """The official tool's Qwen3-32B, Qwen3-1.7B and Qwen2.5-7B-Instruct, and smaller
 models."""
 

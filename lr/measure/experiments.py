@@ -6,7 +6,8 @@ times, and the columns of its table."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -45,27 +46,29 @@ def speedup_ways(lab: Lab) -> list[Way]:
     return ways + [Way({"way": n}, variant=n) for n in dict.fromkeys(variants)]
 
 
+def ways_of(head: str, form: str, usual: Sequence[str], lab: Lab) -> list[Way]:
+    """Plain decoding, then the way in words `form` with every value that was asked for,
+    or else with the usual ones whose verifier is present. `head`: their column."""
+    ways = [Way({head: "plain decoding"}, "ar")]
+    for value in lab.values or usual:
+        way = Way.of(form.format(mode=lab.mode, value=value))
+        try:
+            if way.verifier is not None:
+                lab.verifier_named(way.verifier)
+        except SettingError:
+            if lab.values:
+                raise
+            continue
+        ways.append(replace(way, cells={head: value}))
+    return ways
+
+
 # Table 2: verifiers.
 
 VERIFIERS = (
     "oracle exact judge:0.5 judge:0.9 random:0.3 random:0.5 random:0.7 numbers "
     "likelihood likelihood:-3 score:7 always"
 ).split()
-
-
-def verifier_ways(lab: Lab) -> list[Way]:
-    """Plain decoding, then the verifiers that were asked for, or else every one whose
-    checkpoint is present."""
-    ways = [Way({"verifier": "plain decoding"}, "ar")]
-    for name in lab.values or VERIFIERS:
-        try:
-            lab.verifier_named(name)
-        except SettingError:
-            if lab.values:
-                raise
-            continue
-        ways.append(Way({"verifier": name}, lab.mode, verifier=name))
-    return ways
 
 
 def verdict_cost(result: WayResult) -> Row:
@@ -75,28 +78,10 @@ def verdict_cost(result: WayResult) -> Row:
     return {"ms per pair": 1000 * seconds / judged if judged else None}
 
 
-def whole_numbers(values: Sequence[str]) -> list[int]:
-    """The values of an experiment that varies a number."""
-    fits = all(value.isdecimal() and int(value) > 0 for value in values)
-    require(fits, "values", values, "whole numbers above 0")
-    return [int(value) for value in values]
+# Table 3: does a wider tree pay? With the lab's verifier and the oracle, if any.
 
-
-# Table 3: does a wider tree pay?
-
-WIDTH_VALUES = ("1", "2", "4", "8")
-
-
-def width_ways(lab: Lab) -> list[Way]:
-    """Plain decoding, then every width at depth 2, with the lab's verifier and the
-    oracle, if any."""
-    ways = [Way({"verifier": "plain decoding", "W": None}, "ar")]
-    for verifier in (None, "oracle") if lab.is_tiny else (None,):
-        for width in whole_numbers(lab.values or WIDTH_VALUES):
-            cells = {"verifier": verifier or "as given", "W": width}
-            options = {"depth": 2, "width": width}
-            ways.append(Way(cells, lab.mode, options, verifier))
-    return ways
+WIDTHS = "1", "2", "4", "8"
+WIDTH_VALUES = (*WIDTHS, *(f"{width} verifier=oracle" for width in WIDTHS))
 
 
 def places_kept(result: WayResult) -> Row:
@@ -116,7 +101,10 @@ def budget_ways(lab: Lab) -> list[Way]:
     """Every split of a budget M in powers of two, and each factor alone: k1 target
     steps in flight (depth k1 - 1), k2 positions per step (k2 - 1 draft tokens)."""
     splits = {(1, 1)}
-    for budget in whole_numbers(lab.values or BUDGETS):
+    for value in lab.values or BUDGETS:
+        fits = value.isdecimal() and int(value) > 0
+        require(fits, "values", value, "a whole number above 0")
+        budget = int(value)
         for k1 in (2**i for i in range(budget.bit_length())):
             k2 = budget // k1
             splits |= {(k1, k2), (k1, 1), (1, k2)}
@@ -161,20 +149,9 @@ def add_product_law(results: Sequence[WayResult], rows: Sequence[Row]) -> None:
 
 # An open question: where should steps end?
 
-SEGMENTERS: dict[str, dict[str, Any]] = {
-    "blank line": {"segmenter": "blank_line"},
-    "sentence": {"segmenter": "sentence"},
-    **{f"fixed {n}": {"segmenter": "fixed", "segment_tokens": n} for n in (8, 16, 32)},
-}
-
-
-def segmentation_ways(lab: Lab) -> list[Way]:
-    """Plain decoding, then every segmenter."""
-    plain = Way({"steps end at": "plain decoding"}, "ar")
-    return [
-        plain,
-        *(Way({"steps end at": n}, lab.mode, o) for n, o in SEGMENTERS.items()),
-    ]
+SEGMENTERS = (
+    "blank_line", "sentence", *(f"fixed segment_tokens={n}" for n in (8, 16, 32))
+)  # fmt: skip
 
 
 def step_sizes(result: WayResult) -> Row:
@@ -189,15 +166,6 @@ def step_sizes(result: WayResult) -> Row:
 
 
 # A check: do draft and target overlap?
-
-
-def profile_ways(lab: Lab) -> list[Way]:
-    """Plain decoding, then Lookahead Reasoning with each driver."""
-    return [
-        Way({"driver": "plain decoding"}, "ar"),
-        Way({"driver": "lockstep"}, "lr", {"driver": "lockstep"}),
-        Way({"driver": "overlapped"}, "lr", {"driver": "overlapped"}),
-    ]
 
 
 def time_shares(result: WayResult) -> Row:
@@ -256,7 +224,7 @@ EXPERIMENTS = {
     "verifiers": Experiment(
         "Verifiers: what is accepted, and what it costs",
         problems=300,
-        ways=verifier_ways,
+        ways=partial(ways_of, "verifier", "{mode} verifier={value}", VERIFIERS),
         heads=(*RIGHT, "steps kept", "tokens/pass", *FLIPS),
         drawn=("steps kept", "right"),
         extra=verdict_cost,
@@ -265,7 +233,7 @@ EXPERIMENTS = {
     "width": Experiment(
         "Width at depth 2",
         problems=24,
-        ways=width_ways,
+        ways=partial(ways_of, "W", "{mode} depth=2 width={value}", WIDTH_VALUES),
         heads=(*RIGHT, "steps kept", *SPEEDUP_COLUMNS, "wasted"),
         drawn=("places kept", "speedup"),
         extra=places_kept,
@@ -273,7 +241,9 @@ EXPERIMENTS = {
     "profile": Experiment(
         "Where the time goes",
         problems=12,
-        ways=profile_ways,
+        ways=partial(
+            ways_of, "driver", "lr driver={value}", ("lockstep", "overlapped")
+        ),
         heads=("tokens/s", *SPEEDUP_COLUMNS),
         drawn=("target", "overlap"),
         extra=time_shares,
@@ -288,7 +258,7 @@ EXPERIMENTS = {
     "segmentation": Experiment(
         "Where steps end",
         problems=24,
-        ways=segmentation_ways,
+        ways=partial(ways_of, "steps end at", "{mode} segmenter={value}", SEGMENTERS),
         heads=(*RIGHT, "steps kept", *SPEEDUP_COLUMNS),
         drawn=("steps kept", "speedup"),
         extra=step_sizes,

@@ -9,7 +9,7 @@ replaces alpha in every formula:
 
 In the correlated case the rate A of a position is drawn from Beta(p, q), so that some
 positions are easy for all alternatives, and alpha_W = E[1 - (1 - A)^W]. The paper's
-Table 3 shows strong correlation (`paper.py`). A synchronous cycle of depth g has N = 1
+Table 3 shows strong correlation (`scripts/paper_tables.py`). A synchronous cycle of depth g has N = 1
 + W + ... + W^g target rows.
 
 *Errors.* A draft step is equivalent to the target's with probability p. The verifier rejects an

@@ -65,11 +65,11 @@ class Calibration:
     def accepting(self, answers: Answers) -> Calibration:
         """The same costs, with the acceptance rates of `answers`. A rate that they do not
         show stays as it is."""
-        rounds = answers.rounds
+        stats = answers.stats
         return replace(
             self,
-            alpha1=ratio_or(answers.accepted, answers.judged, self.alpha1),
-            alpha2=ratio_or(rounds.accepted, rounds.tried, self.alpha2),
+            alpha1=ratio_or(stats.accepted, stats.judged, self.alpha1),
+            alpha2=ratio_or(stats.rounds.accepted, stats.rounds.tried, self.alpha2),
         )
 
     def step_tokens(self, options: GenerateOptions) -> float:
@@ -187,7 +187,7 @@ def _estimate(problems: Sequence[ProblemRuns], name: str) -> Calibration:
     # plain passes have other costs
     speculating = [passes for way in answers.values() for passes in way.passes]
     lookahead = answers["lookahead"]
-    rounds = answers["tokens"].rounds
+    rounds = answers["tokens"].stats.rounds
     plain_passes = [
         count_and_seconds
         for passes in plain.passes
@@ -195,7 +195,7 @@ def _estimate(problems: Sequence[ProblemRuns], name: str) -> Calibration:
     ]
     return Calibration(
         name=name,
-        alpha1=ratio_or(lookahead.accepted, lookahead.judged),
+        alpha1=ratio_or(lookahead.stats.accepted, lookahead.stats.judged),
         alpha2=ratio_or(rounds.accepted, rounds.tried),
         plain_token=ratio_or(
             sum(seconds for _, seconds in plain_passes),
@@ -203,7 +203,7 @@ def _estimate(problems: Sequence[ProblemRuns], name: str) -> Calibration:
         ),
         target=PassCost.fit(passes[Role.TARGET] for passes in speculating),
         draft=PassCost.fit(passes[Role.DRAFT] for passes in speculating),
-        verdict=ratio_or(lookahead.verdict_seconds, lookahead.pairs),
+        verdict=ratio_or(lookahead.stats.verifier_seconds, lookahead.pairs),
         start=lookahead.start / len(problems),
         target_lengths=tuple(plain.emitted),
         draft_lengths=tuple(lookahead.draft_lengths),

@@ -33,10 +33,10 @@ from lr.trace import (
     ForwardPass,
     RunEvent,
     SourceCall,
+    Stats,
     StepWritten,
-    TokenRound,
-    TokenRounds,
     VerifierCall,
+    stats_of,
 )
 from lr.types import Role
 
@@ -106,17 +106,14 @@ class Load:
 class Answers:
     """What traces show of one way of decoding, added up over its answers.
 
-    `judged`, `accepted`: first alternatives alone.
-    `start`: seconds for the prompts; `passes`: all later passes, by answer and
-    model; `rounds`: those of the target."""
+    `stats`: with one alternative per position. `pairs`: judged, also those that decided
+    nothing. `start`: seconds for the prompts; `passes`: all later passes, by answer and
+    model."""
 
-    judged: int = 0
-    accepted: int = 0
-    verdict_seconds: float = 0.0
+    stats: Stats = field(default_factory=Stats)
     pairs: int = 0
     start: float = 0.0
     passes: list[dict[Role, Passes]] = field(default_factory=list)
-    rounds: TokenRounds = field(default_factory=TokenRounds)
     chain_lengths: list[int] = field(default_factory=list)
     draft_lengths: list[int] = field(default_factory=list)
     emitted: list[int] = field(default_factory=list)
@@ -146,16 +143,11 @@ class Answers:
                 case VerifierCall(pairs, seconds):
                     last_end += seconds
                     self.pairs += pairs
-                    self.verdict_seconds += seconds
                 case SourceCall(_, seconds):
                     last_end += seconds
-                case TokenRound(Role.TARGET):
-                    self.rounds += TokenRounds.of([event])
-                case Emit(emitted, verdicts):
-                    for verdict in verdicts[:1]:  # the first alternative: width 1
-                        self.judged += 1
-                        self.accepted += verdict.aligned
+                case Emit(emitted):
                     self.emitted.append(len(emitted.step.tokens))
+        self.stats += stats_of(events)
         self.chain_lengths.append(len(self.emitted) - steps_before)
         self.passes.append(passes)
 

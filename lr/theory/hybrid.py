@@ -124,9 +124,9 @@ def best_split(
     return RowSplit(
         k1=int(i) + 1,
         k2=int(j) + 1,
-        speedup=float(f[i] * g[j]),
-        token_only_speedup=float(f[0] * g[np.argmax(h[0])]),
-        step_only_speedup=float(f[np.argmax(h[:, 0])] * g[0]),
+        speedup=float(h[i, j]),
+        token_only_speedup=float(h[0].max()),
+        step_only_speedup=float(h[:, 0].max()),
     )
 
 

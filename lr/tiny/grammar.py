@@ -1,5 +1,5 @@
-"""The wording of the tiny language: templates with synonyms, and two styles over the
-same grammar.
+"""The wording of the tiny language: templates with synonyms, for two styles over the same
+grammar.
 
 A template is a line of words. `{B}` is a slot, `[so|thus|hence]` a choice among synonyms (an empty
 synonym omits the word), `@HAS` a named phrase from `PHRASES`. Every choice, including the choice of
@@ -9,18 +9,12 @@ style can read and continue the other. The difference in wording lowers the acce
 token-level speculation, but not of step-level speculation, which compares meanings.
 
 The oracle (`oracle.py`) is built from the same templates, so it can read all that can
-be worded."""
+be worded; `training/tiny_training/wording.py` words a meaning with them."""
 
-from __future__ import annotations
-
-import random
 import re
 from collections.abc import Iterable
-from enum import Enum
 
-from lr.tiny.language import Meaning, StepKind
-
-RATIO = 0.65  # weight of an alternative relative to the alternative preferred just before it
+from lr.tiny.language import StepKind
 
 PHRASES = {
     "HAS": "[has|owns|holds]",
@@ -145,40 +139,6 @@ PIECES = {
 }
 
 
-class Style(Enum):
-    """Whose words are preferred: the target's (from the front) or the draft's (from the
-    back)."""
-
-    TARGET = "target"
-    DRAFT = "draft"
-
-    @property
-    def other(self) -> Style:
-        return Style.DRAFT if self is Style.TARGET else Style.TARGET
-
-
-def weights(style: Style, count: int) -> tuple[float, ...]:
-    """The probabilities of `count` alternatives. Example: (0.61, 0.39) for the target
-    and two."""
-    raw = [RATIO**i for i in range(count)]
-    total = sum(raw)
-    ordered = raw if style is Style.TARGET else raw[::-1]
-    return tuple(w / total for w in ordered)
-
-
-def render(meaning: Meaning, style: Style, rng: random.Random) -> str:
-    """Word `meaning` at random in a style, without the blank line that ends a step."""
-    templates = PIECES[meaning.kind, meaning.operation]
-    template = templates[_pick(rng, style, len(templates))]
-    values = slots(meaning)
-    words = (choices[_pick(rng, style, len(choices))] for choices in template)
-    return glue(values.get(word, word) for word in words)
-
-
-def _pick(rng: random.Random, style: Style, count: int) -> int:
-    return 0 if count == 1 else rng.choices(range(count), weights(style, count))[0]
-
-
 ROLES = {
     StepKind.GOAL: ("", "AB"),
     StepKind.GIVEN: ("A", ""),
@@ -186,22 +146,8 @@ ROLES = {
     StepKind.OPERATION: ("B", "AC"),
     StepKind.ANSWER: ("B", "AC"),
 }
-"""By kind: the slot of the entity, and the slots of the references."""
-
-
-def slots(meaning: Meaning) -> dict[str, str]:
-    """The values of slots: people (`ROLES`), operands {n} {x} {y}, result {z}, {item},
-    turn {k}."""
-    entity, references = ROLES[meaning.kind]
-    values = {"item": meaning.item, "z": str(meaning.result), "k": meaning.note}
-    values |= {entity: meaning.entity} | dict(
-        zip(references, meaning.references, strict=False)
-    )
-    if meaning.operands:
-        values |= {"x": str(meaning.operands[0])} | dict.fromkeys(
-            "ny", str(meaning.operands[-1])
-        )
-    return {f"{{{slot}}}": value for slot, value in values.items()}
+"""By kind: the slot of the entity, and the slots of the references. Other slots are the
+operands {n} {x} {y}, the result {z}, {item} and the turn {k}."""
 
 
 def glue(words: Iterable[str]) -> str:

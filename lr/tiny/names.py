@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
+from lr.tiny import CHECKPOINTS
 from lr.tiny.oracle import OracleVerifier
 from lr.types import require
 
@@ -13,9 +15,16 @@ if TYPE_CHECKING:
 
 def speaks_tiny(codec: Codec) -> bool:
     """Whether a checkpoint has the vocabulary of the tiny language."""
-    from lr.tiny.vocabulary import ids_by_word  # imports transformers: seconds
+    return codec.tokenizer.get_vocab() == _vocabulary()
 
-    return codec.tokenizer.get_vocab() == ids_by_word()
+
+@cache
+def _vocabulary() -> dict[str, int]:
+    """That of the language: one token per word (`training/tiny_training/vocabulary.py`)."""
+    from tokenizers import Tokenizer
+
+    path = CHECKPOINTS["tiny-target"] / "tokenizer.json"
+    return Tokenizer.from_file(str(path)).get_vocab()
 
 
 def oracle_for(codec: Codec) -> OracleVerifier:

@@ -60,7 +60,7 @@ def parse(text: str) -> Meaning | None:
 
 
 def _meaning(kind: StepKind, operation: str, values: dict[str, str]) -> Meaning:
-    """The inverse of `grammar.slots`."""
+    """The meaning of the slots' values (`grammar.ROLES`)."""
     entity, references = ROLES[kind]
     operands = [int(values[slot]) for slot in "xny" if slot in values]
     if "x" in values and len(operands) == 1:

@@ -6,19 +6,19 @@ import math
 
 import pytest
 import torch
-
-from lr import Reasoner
-from lr.commands.cli import main
-from lr.commands.eval import DRAWN
-from lr.engine.verifiers import VerifierChoice
-from lr.measure.synthetic import (
+from synthetic import (
+    DRAWN,
     DRAWN_STEPS,
     DRAWN_TOKENS,
     INSTRUCTIONS,
     Synthetic,
     SyntheticReasoner,
     kept_at,
+    main,
 )
+
+from lr import Reasoner
+from lr.engine.verifiers import VerifierChoice
 from lr.rng import Stream
 from lr.spec.variant import Variant
 from lr.spec.verifiers.judge import JudgeVerifier
@@ -100,10 +100,10 @@ def test_the_judge_reads_and_decides_nothing(reasoner):
 
 
 def test_models_without_weights_are_timed_like_others(tmp_path, capsys):
-    words = f"experiment speedup --output {tmp_path} --work {tmp_path} --problems 2 "
-    words += "--model dummy:tiny-target --draft_model dummy:tiny-draft --drawn 1 1 "
+    words = f"--output {tmp_path} --work {tmp_path} --problems 2 --accepted 1 1 "
+    words += "--model dummy:tiny-target --draft_model dummy:tiny-draft "
     words += "--verifier exact --prompt_tokens 20 --max_tokens 24 --step_tokens 6"
-    assert main(words.split()) == 0
+    main(words.split())
     assert "steps accepted with 1.00" in capsys.readouterr().out
     content = json.loads((tmp_path / "speedup.json").read_text())
     rows = [dict(zip(content["columns"], row, strict=True)) for row in content["rows"]]

@@ -5,6 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiny_training.vocabulary import build_tokenizer
 from torch import Tensor
 from verifier_kit import (
     ADD,
@@ -32,7 +33,6 @@ from lr.spec.verifiers.judge import (
     fill_prompt,
 )
 from lr.spec.verifiers.named import SCORE_QUESTION, ScoreReading
-from lr.tiny.vocabulary import build_tokenizer
 
 TEXTS = [(ADD_OTHERWISE, ADD), (ADD_WRONG, ADD), (FACT, ADD), (ADD, FACT)]
 PAIRS = [pair(draft, target) for draft, target in TEXTS]

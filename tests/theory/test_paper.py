@@ -2,10 +2,7 @@
 
 import numpy as np
 import pytest
-
-from lr.theory.acceptance import beta_width_acceptance, width_acceptance
-from lr.theory.asynchronous import lr_async_limit
-from lr.theory.paper import (
+from paper_tables import (
     PAPER_DATASETS,
     TABLE_1,
     TABLE_3,
@@ -14,6 +11,9 @@ from lr.theory.paper import (
     fit_width,
     token_acceptance,
 )
+
+from lr.theory.acceptance import beta_width_acceptance, width_acceptance
+from lr.theory.asynchronous import lr_async_limit
 from lr.theory.synchronous import sd_speedup
 
 

@@ -6,14 +6,14 @@ from tiny_training.checkpoint import tiny_config
 from tiny_training.judge import RUNNING_WEIGHT, JudgeRows
 from tiny_training.pairs import change, grammar_pair
 from tiny_training.trainer import fresh_model
+from tiny_training.vocabulary import build_tokenizer
+from tiny_training.wording import Style, render
 
 from lr.engine.verifiers import asked_model
 from lr.model.codec import Codec
 from lr.spec.verifiers.judge import BARE_PROMPT, JudgeVerifier
-from lr.tiny.grammar import Style, render
 from lr.tiny.language import Split, problem
 from lr.tiny.oracle import parse, same_meaning
-from lr.tiny.vocabulary import build_tokenizer
 
 TOKENIZER = build_tokenizer()
 PAIRS = [grammar_pair(i, seed=3) for i in range(600)]

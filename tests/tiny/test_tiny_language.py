@@ -5,8 +5,9 @@ and held-out ones are never trained on.
 import random
 
 import pytest
+from tiny_training.vocabulary import build_tokenizer
+from tiny_training.wording import Style, render
 
-from lr.tiny.grammar import Style, render
 from lr.tiny.language import (
     HIGHEST,
     LOWEST,
@@ -18,7 +19,6 @@ from lr.tiny.language import (
     split_of,
 )
 from lr.tiny.stories import DATASETS, EXAMPLES, LAST, story, unreadable
-from lr.tiny.vocabulary import build_tokenizer
 
 each_data_set = pytest.mark.parametrize("draw", DATASETS.values(), ids=DATASETS)
 

@@ -6,8 +6,9 @@ import random
 import re
 
 import pytest
+from tiny_training.wording import Style, render, slots
 
-from lr.tiny.grammar import PIECES, Style, glue, render, slots
+from lr.tiny.grammar import PIECES, glue
 from lr.tiny.language import ITEMS, NAMES, Split, problem
 from lr.tiny.oracle import differing, parse, same_meaning
 from lr.tiny.stories import story

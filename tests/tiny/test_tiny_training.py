@@ -12,10 +12,10 @@ from tiny_training.judge import JudgeRows
 from tiny_training.pairs import grammar_pair
 from tiny_training.rows import RowMaker
 from tiny_training.trainer import Recipe, Trainer, fresh_model
+from tiny_training.vocabulary import build_tokenizer
+from tiny_training.wording import Style
 
 from lr.model.weights import load_model
-from lr.tiny.grammar import Style
-from lr.tiny.vocabulary import build_tokenizer
 
 TOKENIZER = build_tokenizer()
 

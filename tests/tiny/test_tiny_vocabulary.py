@@ -7,11 +7,11 @@ import re
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiny_training.vocabulary import build_tokenizer
+from tiny_training.wording import Style, render
 
-from lr.tiny.grammar import Style, render
 from lr.tiny.language import Split, problem
 from lr.tiny.stories import story
-from lr.tiny.vocabulary import build_tokenizer
 
 TOKENIZER = build_tokenizer()
 

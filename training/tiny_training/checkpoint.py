@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from lr.model.config import ARCHITECTURES, SIZES, ModelConfig
 from lr.model.qwen import CausalLM
 from lr.model.weights import pieces
-from lr.tiny.vocabulary import END, PAD, build_tokenizer
+from tiny_training.vocabulary import END, PAD, build_tokenizer
 
 SAMPLING = {"do_sample": True, "temperature": 0.6, "top_p": 1.0, "top_k": 0}
 

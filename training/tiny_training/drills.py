@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from lr.tiny.grammar import RELATIONS, Style, render, slots, template_pieces
+from lr.tiny.grammar import RELATIONS, template_pieces
 from lr.tiny.language import (
     HIGHEST,
     ITEMS,
@@ -14,6 +14,7 @@ from lr.tiny.language import (
     Meaning,
     random_operation,
 )
+from tiny_training.wording import Style, render, slots
 
 RESULT_WORDS = frozenset("0123456789")
 """Words that have to be worked out."""

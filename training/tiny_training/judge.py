@@ -30,12 +30,13 @@ from lr.spec.verifiers.judge import (
     VERDICT_WORDS,
     AnswerTokens,
 )
-from lr.tiny.grammar import Style, unglue
+from lr.tiny.grammar import unglue
 from lr.tiny.language import Split
 from lr.tiny.oracle import parse
 from lr.tiny.stories import DATASETS
 from tiny_training.pairs import TextPair, agreeing_prefix, grammar_pair
 from tiny_training.rows import Row, RowMaker
+from tiny_training.wording import Style
 
 POOL_PAIRS = 1024
 RUNNING_WEIGHT = 0.1

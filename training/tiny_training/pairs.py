@@ -17,7 +17,7 @@ import random
 from os.path import commonprefix
 from typing import NamedTuple
 
-from lr.tiny.grammar import PIECES, Style, render, slots, unglue
+from lr.tiny.grammar import PIECES, unglue
 from lr.tiny.language import (
     HIGHEST,
     ITEMS,
@@ -32,6 +32,7 @@ from lr.tiny.language import (
 )
 from lr.tiny.oracle import parse, same_meaning
 from lr.tiny.stories import story
+from tiny_training.wording import Style, render, slots
 
 SHARED_MISTAKES = (
     0.3  # of the pairs of equal meaning say something that the solution does not

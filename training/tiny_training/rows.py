@@ -23,10 +23,10 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
-from lr.tiny.grammar import Style, render
 from lr.tiny.language import Problem, Split
 from lr.tiny.stories import DATASETS
 from tiny_training.drills import NAME_WORDS, RESULT_WORDS, drill
+from tiny_training.wording import Style, render
 
 NAME_WEIGHT = 2.0
 RESULT_WEIGHT = 3.0

@@ -1,5 +1,8 @@
-"""Synthetic acceptance: models with random weights run, random draws decide what is
-accepted.
+"""Times the modes on models without weights: the passes are real, and random draws
+decide what is accepted.
+
+    python scripts/synthetic.py --model dummy:Qwen3-8B --draft_model dummy:Qwen3-0.6B --verifier exact
+    python scripts/synthetic.py --help
 
 Every forward, drawn token, fork and message is real. Only what depends on the meaning
 of a text is replaced, at the extension points:
@@ -17,17 +20,29 @@ come from, and why the draws are stratified. Every draw is a function of a key.
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from math import floor
+from pathlib import Path
 from typing import Any
 
+import tyro
 from torch import Tensor
 
+from lr.commands.info import memory_table
+from lr.commands.options import ModelChoice
+from lr.commands.show import console, progress, require_at_least
 from lr.engine.answer import Answer
 from lr.engine.question import Question
 from lr.errors import LRError
+from lr.measure.datasets import Item, Task, fingerprint
+from lr.measure.experiments import speedup_ways, write_results
+from lr.measure.lab import Lab
+from lr.measure.machine import conditions
 from lr.options import GenerateOptions, make_options
 from lr.reasoner import Reasoner
 from lr.rng import Stream, uniform
@@ -267,3 +282,92 @@ class SyntheticVerifier(Verifier):
             if isinstance(logits, LRError):
                 raise logits
             logits.argmax(-1).tolist()
+
+
+DRAWN = ("ar", "sd drafter=ngram", "lr", "lr+sd drafter=ngram")
+"""The usual ways to answer of models without weights."""
+
+
+@dataclass(frozen=True)
+class SyntheticSpeedup:
+    """`lr experiment speedup` with drawn acceptance, for models without weights. The
+    same command again continues."""
+
+    models: ModelChoice = field(default_factory=ModelChoice)
+    accepted: tuple[float, float] = (0.5, 0.24)
+    """The probabilities that a draft step and a draft token are accepted. Those of Qwen3
+    on GSM8K in the paper."""
+    problems: int = 3  # How many problems.
+    prompt_tokens: int = 512  # Tokens before the answer.
+    step_tokens: float = 32.0  # Mean length of a step.
+    values: tuple[str, ...] = DRAWN
+    """Ways to answer, each a mode and settings, such as "lr depth=3"."""
+    generation: GenerateOptions = field(
+        default_factory=lambda: GenerateOptions(driver="overlapped", max_tokens=256)
+    )
+    output: Path = Path("results")  # The folder for tables, figures and JSON.
+    work: Path = Path("runs/synthetic")
+    """The folder that keeps the answers between calls."""
+
+    def run(self, command: str) -> None:
+        require_at_least(self, problems=2, prompt_tokens=8, step_tokens=1)
+        models = self.models
+        draft = models.draft()
+        require(draft is not None, "draft_model", None, "a draft for this target")
+        assert draft is not None
+        longest = self.generation.max_tokens
+        require(
+            longest is not None, "max_tokens", None, "a number: no token ends these"
+        )
+        assert longest is not None
+        synthetic = Synthetic(*self.accepted, Lognormal(self.step_tokens, 0.5))
+        largest = replace(self.generation, mode="lr+sd", drafter="ngram")
+        notes = console(stderr=True)
+        memory = models.memory(largest, self.prompt_tokens + longest, 1)
+        notes.print(memory_table(memory))
+        memory.check()
+        prompts = [f"{n:x>{self.prompt_tokens}}" for n in range(self.problems)]
+        items = [Item(n, prompt, Task.FREE) for n, prompt in enumerate(prompts)]
+
+        def load(draft_alone: bool) -> Reasoner:
+            if draft_alone:
+                return models.reasoner(draft, None)
+            return SyntheticReasoner(models.reasoner(models.model, draft), synthetic)
+
+        lab = Lab(
+            items,
+            self.work,
+            load,
+            options=self.generation,
+            values=self.values,
+            judge=models.judge_model,
+            data=fingerprint(items),
+            head=models.settings() | {"draft_model": draft, "drawn": str(synthetic)},
+        )
+        with closing(lab):
+            ways = [way for way in speedup_ways(lab) if way.variant is None]
+            with progress("speedup", len(ways) * len(items)) as advance:
+                results = lab.run(ways, advance)
+        facts = conditions() | {"drawn": str(synthetic)}
+        files = write_results("speedup", results, self.output, command, facts)
+        console().print(files[0].read_text(encoding="utf-8"))
+        for error in lab.failures.values():
+            raise error  # the rows of the others are written
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Time what these flags say; None: those of the command line."""
+    words = sys.argv[1:] if words is None else words
+    chosen = tyro.cli(
+        SyntheticSpeedup,
+        args=words,
+        use_underscores=True,
+        config=(tyro.conf.OmitArgPrefixes,),
+    )
+    chosen.run(f"python scripts/synthetic.py {shlex.join(words)}")
+
+
+if __name__ == "__main__":
+    from synthetic import main  # by this name the draft's process finds it
+
+    main()

@@ -7,7 +7,6 @@ opening of the answer's box. All other text falls apart into bytes, so any text 
 decoded unchanged. The chat template is ChatML."""
 
 import re
-from collections.abc import Mapping
 from functools import cache
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
@@ -82,9 +81,3 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     )
     fast.chat_template = CHAT_TEMPLATE
     return fast
-
-
-@cache
-def ids_by_word() -> Mapping[str, int]:
-    """The vocabulary, from token to id."""
-    return build_tokenizer().get_vocab()
