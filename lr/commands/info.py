@@ -14,8 +14,6 @@ from lr.measure.machine import conditions
 from lr.options import GenerateOptions, Mode
 
 if TYPE_CHECKING:
-    import torch
-
     from lr.measure.memory import MemoryPlan
 
 
@@ -109,6 +107,9 @@ class Info:
 
 def machine_lines() -> Iterator[str]:
     """What this machine has, and what models get on it."""
+    import torch
+
+    from lr.model.attention_choice import AttentionNeeds, candidates
     from lr.model.device import find_device
     from lr.model.layers import bfloat16_unit
 
@@ -119,16 +120,8 @@ def machine_lines() -> Iterator[str]:
     unit = bfloat16_unit()
     large = f"bfloat16 (it has {unit})" if unit else "float32 (no bfloat16 unit)"
     yield f"dtype of large models on the CPU, where none is asked for: {large}"
-    yield from attention_lines(device)
-
-
-def attention_lines(device: torch.device) -> Iterator[str]:
-    """The kind of attention that models get on a device, after trying each kind, and
-    why; `flash` is one line for each package. A trial records CUDA graphs."""
-    import torch
-
-    from lr.model.attention_choice import AttentionNeeds, candidates
-
+    # The kind of attention that models get there, after trying each kind, and why;
+    # `flash` is one line for each package. A trial records CUDA graphs.
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     name = str(dtype).removeprefix("torch.")
     yield f"attention on {device}, {name}, 32 heads of 128, 8 of them KV heads:"

@@ -247,13 +247,16 @@ class Lab:
     ) -> Evaluation:
         """Some problems in one way."""
         reasoner = self.reasoner(draft_alone=way.mode == "draft")
-        variant = Variant()
-        if way.variant is not None:
-            variant = self._variant(way, way.variant, reasoner)
+        # New, unless the way is warm and has answered before.
+        variant = self._warm.get(way.name, Variant())
+        if way.variant is not None and way.name not in self._warm:
+            variant = load_variant(way.variant, reasoner, anew=True)
+            if way.warm:
+                self._warm[way.name] = variant
         # The way's options override the variant's settings.
-        stated = {n: v for n, v in variant.settings.items() if n not in way.options}
+        settings = {**variant.settings, **way.options}
+        stated = {n: v for n, v in settings.items() if n not in way.options}
         variant = replace(variant, settings=stated)
-        settings = {**stated, **way.options}
         if way.verifier is not None:
             variant = replace(variant, verifier=self.verifier_named(way.verifier))
         mode = way.mode or settings.get("mode", self.mode)
@@ -269,15 +272,6 @@ class Lab:
             concurrency=self.concurrency,
             variant=variant,
         )
-
-    def _variant(self, way: Way, name: str, reasoner: Reasoner) -> Variant:
-        """The way's variant: new, unless it is warm."""
-        if way.name not in self._warm:
-            variant = load_variant(name, reasoner, anew=True)
-            if not way.warm:
-                return variant
-            self._warm[way.name] = variant
-        return self._warm[way.name]
 
     def _head(self, way: Way) -> Row:
         """The content of the way's run.json."""

@@ -91,12 +91,6 @@ class Synthetic:
             f"lengths of steps: {self.lengths}"
         )
 
-    def segmenter(self, role: Role) -> Callable[[Callable[[int], bytes]], DrawnLengths]:
-        """A factory of the role's segmenters that can be sent to the draft's
-        process."""
-        stream = Stream.root(self.seed).fold_in("step length", role.value)
-        return partial(DrawnLengths, self.lengths, stream)
-
 
 @dataclass
 class DrawnLengths:
@@ -164,7 +158,10 @@ class SyntheticQuestion(Question):
     ) -> WriterConfig:
         """The engine's, but steps have drawn lengths and no token ends the sequence."""
         config = super().writer_config(role, draft_runner)
-        segmenter = self.verifier.synthetic.segmenter(role)
+        synthetic = self.verifier.synthetic
+        stream = Stream.root(synthetic.seed).fold_in("step length", role.value)
+        # a factory that can be sent to the draft's process
+        segmenter = partial(DrawnLengths, synthetic.lengths, stream)
         return replace(config, segmenter=segmenter, eos_ids=frozenset())
 
     def token_speculation(

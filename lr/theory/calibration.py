@@ -65,7 +65,7 @@ class Calibration:
     def accepting(self, answers: Answers) -> Calibration:
         """The same costs, with the acceptance rates of `answers`. A rate that they do not
         show stays as it is."""
-        rounds = answers.rounds[Role.TARGET]
+        rounds = answers.rounds
         return replace(
             self,
             alpha1=ratio_or(answers.accepted, answers.judged, self.alpha1),
@@ -187,7 +187,7 @@ def _estimate(problems: Sequence[ProblemRuns], name: str) -> Calibration:
     # plain passes have other costs
     speculating = [passes for way in answers.values() for passes in way.passes]
     lookahead = answers["lookahead"]
-    rounds = answers["tokens"].rounds[Role.TARGET]
+    rounds = answers["tokens"].rounds
     plain_passes = [
         count_and_seconds
         for passes in plain.passes
@@ -206,7 +206,7 @@ def _estimate(problems: Sequence[ProblemRuns], name: str) -> Calibration:
         verdict=ratio_or(lookahead.verdict_seconds, lookahead.pairs),
         start=lookahead.start / len(problems),
         target_lengths=tuple(plain.emitted),
-        draft_lengths=tuple(lookahead.lengths[Role.DRAFT]),
+        draft_lengths=tuple(lookahead.draft_lengths),
         chain_lengths=tuple(plain.chain_lengths),
     )
 

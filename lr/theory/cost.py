@@ -108,7 +108,7 @@ class Answers:
 
     `judged`, `accepted`: first alternatives alone.
     `start`: seconds for the prompts; `passes`: all later passes, by answer and
-    model."""
+    model; `rounds`: those of the target."""
 
     judged: int = 0
     accepted: int = 0
@@ -116,13 +116,9 @@ class Answers:
     pairs: int = 0
     start: float = 0.0
     passes: list[dict[Role, Passes]] = field(default_factory=list)
-    rounds: dict[Role, TokenRounds] = field(
-        default_factory=lambda: {role: TokenRounds() for role in Role}
-    )
+    rounds: TokenRounds = field(default_factory=TokenRounds)
     chain_lengths: list[int] = field(default_factory=list)
-    lengths: dict[Role, list[int]] = field(
-        default_factory=lambda: {role: [] for role in Role}
-    )
+    draft_lengths: list[int] = field(default_factory=list)
     emitted: list[int] = field(default_factory=list)
 
     def add(self, events: Sequence[Timed]) -> None:
@@ -145,16 +141,16 @@ class Answers:
                     else:  # the prompt, which counts as no pass
                         self.start += seconds
                     started.add(role)
-                case StepWritten(role, _, step):
-                    self.lengths[role].append(len(step.tokens))
+                case StepWritten(Role.DRAFT, _, step):
+                    self.draft_lengths.append(len(step.tokens))
                 case VerifierCall(pairs, seconds):
                     last_end += seconds
                     self.pairs += pairs
                     self.verdict_seconds += seconds
                 case SourceCall(_, seconds):
                     last_end += seconds
-                case TokenRound(role):
-                    self.rounds[role] += TokenRounds.of([event])
+                case TokenRound(Role.TARGET):
+                    self.rounds += TokenRounds.of([event])
                 case Emit(emitted, verdicts):
                     for verdict in verdicts[:1]:  # the first alternative: width 1
                         self.judged += 1

@@ -11,7 +11,6 @@ which looks states up; `figures/tree.py`, which decides what a box says."""
 
 import json
 import re
-from collections.abc import Sequence
 from dataclasses import asdict
 from html import escape
 from importlib.resources import files
@@ -55,6 +54,9 @@ def page_data(trace: TraceFile) -> dict[str, Any]:
     """Everything that the page's program reads."""
     header = trace.header
     records = trace.records
+    # after which events a draft step is rejected, and a draft token
+    steps = [record.number + 1 for record in records if is_rejection(record)]
+    tokens = [record.number + 1 for record in records if False in _fates(record)]
     return {
         "title": title_of(header),
         "setting": " · ".join([setting_of(header), *trace.notes]),
@@ -65,7 +67,7 @@ def page_data(trace: TraceFile) -> dict[str, Any]:
         # plain decoding: no tree to draw
         "plain": not any(record.kind == "draft" for record in records),
         "events": [_event(record) for record in records],
-        "rejections": _rejections(records),  # where its buttons jump to
+        "rejections": steps or tokens,  # where its buttons jump to
         # token-level rounds in full
         "speculates": any(_fates(record) for record in records),
         "standings": {s.name: (s.sign, s.label, s.means) for s in Standing},
@@ -94,14 +96,6 @@ def _event(record: Record) -> list[Any]:
             detail = role.value
     sentence = say(record)
     return [record.time, record.kind, sentence[0].upper() + sentence[1:], detail]
-
-
-def _rejections(records: Sequence[Record]) -> list[int]:
-    """After which events a draft step is rejected; without draft steps, a draft
-    token."""
-    steps = [record.number + 1 for record in records if is_rejection(record)]
-    tokens = [record.number + 1 for record in records if False in _fates(record)]
-    return steps or tokens  # without draft steps, of tokens
 
 
 def _fates(record: Record) -> list[bool | None]:

@@ -24,7 +24,7 @@ work, and the past stays as it was. Read next: `view.py`."""
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -161,11 +161,6 @@ def verdict_of(forced: Mapping[str, bool], node: str, verdict: Verdict) -> Verdi
     return replace(verdict, aligned=forced[node], why=reason)
 
 
-def decides(records: Sequence[Record]) -> bool:
-    """Whether these events include a verdict or a step of the answer."""
-    return any(record.kind in ("judged", "emit") for record in records)
-
-
 def _to(kind: str) -> Callable[[Source], object]:
     return lambda side: side.go(lambda record: record.kind == kind)
 
@@ -244,7 +239,8 @@ class Session:
         message. Raises `StepperError` if the blocks of that place are gone, because a
         decision was made after it."""
         side = self.active
-        if side.runs and decides(side.records[side.place :]):
+        later = (record.kind for record in side.records[side.place :])
+        if side.runs and not {"judged", "emit"}.isdisjoint(later):
             raise StepperError(
                 "the blocks of this place are gone: decisions follow it. Fork before "
                 "they are made."
