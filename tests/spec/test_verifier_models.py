@@ -210,7 +210,7 @@ def test_the_score_is_read_from_the_ten_digits(reading):
     digits = [encode(f" {digit}")[0] for digit in range(10)]
     verdicts = score(reading=reading).judge(PAIRS)
     for pair_, verdict in zip(PAIRS, verdicts, strict=True):
-        row = [*pair_.prefix, *pair_.draft.tokens, *encode(SCORE_QUESTION)]
+        row = [*pair_.prefix, *pair_.draft_step.tokens, *encode(SCORE_QUESTION)]
         p = Watched().last_logits(row).softmax(-1)[digits]
         mean = float((p / p.sum()) @ torch.arange(10.0, dtype=torch.float64))
         likeliest = float(p.argmax())

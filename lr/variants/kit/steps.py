@@ -81,7 +81,7 @@ def random_pairs(count: int, seed: int = 0) -> list[Pair]:
 def reduced(pairs: Sequence[Pair], needs: Requires) -> list[Pair]:
     """The pairs with only what a verifier requires."""
     fields = {
-        "target": Requires.TARGET_STEP,
+        "own_step": Requires.TARGET_STEP,
         "logprobs": Requires.TARGET_LOGPROBS,
         "draft_logprobs": Requires.DRAFT_LOGPROBS,
         "own_logprobs": Requires.OWN_LOGPROBS,
