@@ -26,9 +26,9 @@ BELOW_THE_CLI = [
 # they should be yet: they are held at what they are. They were 67,500, 153,000 and
 # 117,500 before evidence, `keep`, `goes_on` and `step_law`.
 SLACK = 1.05
-CORE_TOKENS = 68_900  # goal: 52,000
-PACKAGE_TOKENS = 150_000  # goal: 140,000
-TEST_TOKENS = 119_000  # goal: 112,000
+CORE_TOKENS = 68_500  # goal: 56,000
+PACKAGE_TOKENS = 149_000  # goal: 128,000
+TEST_TOKENS = 112_000
 TOKENS_PER_LINE = 9.0
 WIDE_LINES = 0.02
 VAGUE_NAMES = 0.015

@@ -7,9 +7,7 @@
 
 The scheduler decides: events in, commands out. The answer carries out its commands on
 the two sides and reports what they have written. It runs no model: the engine's loop
-(`engine.py`) does, for one answer or many, and the answer remembers. Read next:
-`question.py`, which says who speculates with what; `spec/protocol.py` and
-`spec/scheduler.py`, which decide; `side.py`, where branches are forked and written.
+(`engine.py`) does, for one answer or many, and the answer remembers. Read next: `side.py`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 From options, variant and models follow the prompt, the limits, the randomness of every
 step, and how scheduler and writers work. An `Answer` (`answer.py`) has a question, and
-the steps so far.
+the steps so far. Read next: `loop.py`.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ and B are closed.
 
 Each side carries out the scheduler's commands by itself, so the draft's may be in
 another process (`worker.py`). Answers share the writers, which write when their `poll`
-is called. Read next: `spec/write.py`.
+is called. Read next: `worker.py`.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ might begin a step that the second one forbids. No message contains code of a va
 An error in the worker is raised here, and a worker that dies raises `DraftWorkerError`;
 the next loop starts a new one. No answer goes on without its draft: it would be a wrong
 measurement. One loop at a time uses the worker, which ends when its connection closes.
+Read next: `spec/write.py`.
 """
 
 from __future__ import annotations
@@ -343,9 +344,9 @@ class RemoteSide:
             case Emit() if command.root != command.node:
                 self.arrived.clear()  # a new tree begins
             case Release() | GivenStep():
-                pass
+                pass  # there is nothing to note here
             case _:
-                return  # nothing that the draft does
+                return  # it is not the draft's
         self.worker.posts.append((self.number, command))
 
     def arrive(

@@ -21,7 +21,7 @@ chunk after a cache is no prompt.
 
 `attention_choice.py` decides which kind a model gets. Axes: n tokens of a batch (its
 rows), t new positions of a sequence, s key positions, h query heads, k KV heads, d head
-size, nb blocks, m tiles.
+size, nb blocks, m tiles. Read next: `lr/kvcache/pool.py`.
 """
 
 from __future__ import annotations

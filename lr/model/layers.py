@@ -2,7 +2,7 @@
 
 x is [n, e], whichever sequences the n tokens belong to. The `attend` function that a
 layer gets decides which token attends to which (`attention.py`). GLOSSARY.md has the
-letters of the shapes.
+letters of the shapes. Read next: `attention.py`.
 """
 
 import math

@@ -8,7 +8,7 @@ draft's.
 A rule lists every way a round can end, with its probability (`outcomes`). The program
 runs on this list: a round draws one uniform number, selects the outcome on which it
 falls, and draws the last token. So `lr/theory/exact.py`, which sums over the outcomes,
-checks the program itself, not a copy.
+checks the program itself, not a copy. Read next: `drafters.py`.
 """
 
 from __future__ import annotations

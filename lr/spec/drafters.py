@@ -1,6 +1,7 @@
 """The drafters: chains and trees of a draft model, and lookup in the text.
 
-`lr/spec/token_sd.py` defines drafters."""
+`lr/spec/token_sd.py` defines drafters. Read next: `sampling.py`.
+"""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ exponential number E, computed from (key, token id) alone. argmin E / p has dist
 p: of several exponential clocks with rates p, clock i rings first with probability p_i.
 With g = -log E this is the Gumbel trick argmax(log p + g) (Maddison et al., arXiv
 1411.0030). So a draw does not depend on the batch, the device or other draws, and two
-models with the same key share their noise.
+models with the same key share their noise. Read next: `verifiers/base.py`.
 """
 
 from __future__ import annotations
