@@ -190,10 +190,8 @@ class LookaheadScheduler:
             return False
         choice, considered = decision
         # The verdict that decides comes last: the chosen step's, or that which keeps most.
-        considered.sort(
-            key=lambda child: (child is choice, child.verdict and child.verdict.keep)
-        )
-        verdicts = [child.verdict for child in considered if child.verdict]
+        considered.sort(key=lambda judged: (judged[0] is choice, judged[1].keep))
+        verdicts = [verdict for _, verdict in considered]
         index = self.root.id.index
         if choice is not None and choice.step is not None:
             step = EmittedStep(index, choice.step, Origin.ACCEPTED, verdicts[-1])
@@ -202,8 +200,9 @@ class LookaheadScheduler:
         root = self.root
         for child in root.children:  # the verifier chose none of them
             self._prune(child)
-        if considered and considered[-1].step:
-            root.begun = considered[-1].step.tokens[: verdicts[-1].keep]
+        rejected = considered[-1][0].step if considered else None
+        if rejected is not None:  # None: no draft step came
+            root.begun = rejected.tokens[: verdicts[-1].keep]
         if (
             root.target_step
             and root.target_step.tokens[: len(root.begun)] != root.begun
@@ -213,16 +212,15 @@ class LookaheadScheduler:
         if root.target_step is None or self._may_draft(root):
             return False
         # No child is accepted, or none can come.
-        rejected = considered[-1].step if considered else None
         self._emit_target(root.target_step, rejected, verdicts)
         return True
 
-    def _decision(self) -> tuple[Node | None, list[Node]] | None:
+    def _decision(self) -> tuple[Node | None, list[tuple[Node, Verdict]]] | None:
         """The accepted child of the root (None: no child is), and those that had a
         verdict by then. None: it is not decided yet. With `reject_late`, draft steps that
         are late are rejected here."""
         choose = self.config.choose
-        considered = list[Node]()
+        considered = list[tuple[Node, Verdict]]()
         for child in self.root.children:
             awaited = Work(WorkKind.DRAFT, child.id) in self.work
             if (
@@ -233,18 +231,18 @@ class LookaheadScheduler:
                 late = Verdict(aligned=False, why="the draft step was late")
                 self._settle(child, late)
             if child.verdict is not None:
-                considered.append(child)
+                considered.append((child, child.verdict))
                 if choose is None and child.verdict.aligned:
                     return child, considered
             elif awaited or child.step is not None:
                 return None
-        written = [child for child in considered if child.step]
+        written = [(child, child.step, v) for child, v in considered if child.step]
         if choose is None or not written:
             return None, considered
-        verdicts = [child.verdict for child in written if child.verdict]
-        choice = choose([child.step for child in written if child.step], verdicts)
+        verdicts = [verdict for _, _, verdict in written]
+        choice = choose([step for _, step, _ in written], verdicts)
         check_choice(choose, choice, verdicts)
-        return None if choice is None else written[choice], considered
+        return None if choice is None else written[choice][0], considered
 
     def _emit_target(
         self, step: Step, rejected: Step | None, verdicts: list[Verdict]
