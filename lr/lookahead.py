@@ -171,8 +171,8 @@ def algorithm_1(
             # The target reads the drafts once. Its rows are forks, cut to their starts.
             trunk.extend(token for step in drafts for token in step.tokens)
             rows = [target.fork(trunk, start) for start in reversed(starts)][::-1]
-            keys = [target.stream.fold_in(index + j) for j in range(len(rows))]
-            steps = target.finish([*map(target.begin, rows, keys, map(room, starts))])
+            noise = [target.stream.fold_in(index + j) for j in range(len(rows))]
+            steps = target.finish([*map(target.begin, rows, noise, map(room, starts))])
 
             # The drafts before the first mismatch are emitted, then the target's step.
             pairs = []

@@ -52,9 +52,9 @@ class VerifierCall:
 
 @dataclass(frozen=True, slots=True)
 class SourceCall:
-    """A variant's step source was asked for `steps` draft steps."""
+    """A variant's step source was asked for a draft step, which took its share of a call
+    for several."""
 
-    steps: int
     seconds: float
 
 
@@ -255,7 +255,8 @@ def stats_of(timed: Sequence[tuple[float, object]]) -> Stats:
     def all_of(kind: type[object]) -> list[Any]:
         return [event for event in events if isinstance(event, kind)]
 
-    emits, calls = all_of(Emit), all_of(VerifierCall)
+    emits = all_of(Emit)
+    calls = all_of(VerifierCall)
     # 2. Forwards and finished steps, by role: draft, then target.
     draft, target = (
         [e.seconds for e in all_of(ForwardPass) if e.role is role] for role in Role
@@ -283,7 +284,7 @@ def stats_of(timed: Sequence[tuple[float, object]]) -> Stats:
         rounds=TokenRounds.of(rounds),
         verifier_passes=sum(call.passes for call in calls),
         unjudged=len(failures(events)),
-        source_seconds=sum(e.seconds for e in events if isinstance(e, SourceCall)),
+        source_seconds=sum(call.seconds for call in all_of(SourceCall)),
     )
 
 

@@ -7,7 +7,8 @@
 
 The scheduler decides: events in, commands out. The answer carries out its commands on
 the two sides and reports what they have written. It runs no model: the engine's loop
-(`engine.py`) does, for one answer or many, and the answer remembers. Read next: `side.py`.
+(`engine.py`) does, for one answer or many, and the answer remembers. Read next:
+`side.py`.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ class Answer:
     call `finish`; both extend `steps` and `trace`. `stopped`: set it to end the answer
     after the steps so far.
 
-    `served`: the loop that answers it alone, not begun. `pairs`: draft steps that wait for the verifier, by the
-    node that they lead to; `places`: those that wait for the variant's step source,
-    likewise. `emitted`: the scheduler's steps; `steps` are those of them that were
-    handed over, with their text.
+    `served`: the loop that answers it alone, not begun. `pairs`: draft steps that wait
+    for the verifier, by the node that they lead to; `places`: those that wait for the
+    variant's step source, likewise. `emitted`: the scheduler's steps; `steps` are those
+    of them that were handed over, with their text.
     """
 
     def __init__(self, question: Question, *, detailed: bool = False) -> None:
@@ -129,7 +130,7 @@ class Answer:
         there were any."""
         drafted = [] if self.draft_side is None else self.draft_side.take()
         for written in drafted:
-            self.target_side.hear(written)
+            self.target_side.add_draft(written)
             self._report(messages.Drafted(written.node, written.step))
         targeted = self.target_side.take()
         for written in targeted:

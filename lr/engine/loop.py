@@ -223,7 +223,7 @@ class Loop:
         seconds = (time.perf_counter() - started) / len(places)  # a share each
         check_steps(source, steps, len(places), question.codec.vocab_size)
         for (answer, node), step in zip(due, steps, strict=True):
-            answer.trace.record(SourceCall(1, seconds))
+            answer.trace.record(SourceCall(seconds))
             if step and answer.draft_side is not None:  # else the draft model writes it
                 answer.draft_side.carry_out(GivenStep(node, tuple(step)))
 
@@ -259,9 +259,7 @@ class Loop:
             before = logits_before.get((answer, node))
             # the node may be cancelled by now
             if corrects and before is not None and node in answer.pairs:
-                draft_step = answer.pairs[node].draft_step
-                side = answer.target_side
-                side.begin_correction(node, draft_step.tokens, before)
+                answer.target_side.begin_correction(node, before)
             answer.take_verdict(node, verdict)
         return True
 

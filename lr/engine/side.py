@@ -308,7 +308,7 @@ class TargetSide(Side):
                 self.nodes.pop(node, None)
                 self.close(node)
 
-    def hear(self, written: Written) -> None:
+    def add_draft(self, written: Written) -> None:
         """A draft step is written: its node now has a prefix."""
         node = self.nodes.get(written.node)
         # No node: the draft was cancelled. No step: it was given up.
@@ -357,9 +357,7 @@ class TargetSide(Side):
             max_draft_tokens=self.max_draft_tokens,
         )
 
-    def begin_correction(
-        self, node: NodeId, draft_tokens: Sequence[int], before: Tensor
-    ) -> None:
+    def begin_correction(self, node: NodeId, before: Tensor) -> None:
         """Let the correction begin with what the reading of a rejected draft step, the
         one to `node`, decides.
 
@@ -374,6 +372,7 @@ class TargetSide(Side):
         """
         parent = self.parent(node)
         state = self.nodes[parent]
+        draft_tokens = self.nodes[node].tokens[len(state.tokens) :]
         stream = self.stream.fold_in(parent.index)
         # as plain decoding draws
         keys = [stream.key(offset) for offset in range(len(draft_tokens))]

@@ -143,7 +143,7 @@ class Answers:
                 case VerifierCall(pairs, seconds):
                     last_end += seconds
                     self.pairs += pairs
-                case SourceCall(_, seconds):
+                case SourceCall(seconds):
                     last_end += seconds
                 case Emit(emitted):
                     self.emitted.append(len(emitted.step.tokens))

@@ -132,8 +132,8 @@ def say(record: Record) -> str:
             return f"the {role.value} finished step {index}: {words(step)}"
         case VerifierCall(pairs):
             return f"the verifier answered about {counted(pairs, 'pair')}"
-        case SourceCall(steps):
-            return f"the step source was asked for {counted(steps, 'step')}"
+        case SourceCall():
+            return "the step source was asked for a step"
         case Ended(done, why):
             return "the end of the answer" if done else f"the run ended early: {why}"
         case cache.CacheEvent() as event:
