@@ -19,7 +19,8 @@ would overwrite tokens that longer ones need again if the batch is undone. Worke
     slots = [23, 25], copies = [(5, 6)]
 
 A cache belongs to one thread at a time. Tensor-parallel followers own a cache for their
-slice of the heads and repeat the leader's `prepare` and `write`. Read next: `spec/protocol.py`.
+slice of the heads and repeat the leader's `prepare` and `write`. Read next:
+`spec/protocol.py`.
 """
 
 from collections import Counter

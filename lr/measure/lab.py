@@ -254,8 +254,8 @@ class Lab:
             if way.warm:
                 self._warm[way.name] = variant
         # The way's options override the variant's settings.
-        settings = {**variant.settings, **way.options}
-        stated = {n: v for n, v in settings.items() if n not in way.options}
+        stated = {n: v for n, v in variant.settings.items() if n not in way.options}
+        settings = {**stated, **way.options}
         variant = replace(variant, settings=stated)
         if way.verifier is not None:
             variant = replace(variant, verifier=self.verifier_named(way.verifier))

@@ -183,7 +183,7 @@ def summarise(run: RunResults, baseline: RunResults | None = None) -> Summary:
     from msgspec import convert
 
     records = list(run.records.values())
-    tokens, seconds = map(sum, zip(*map(measure, records), strict=True))
+    tokens, seconds = map(sum, zip(*map(tokens_and_seconds, records), strict=True))
     speeds = [record["speed"] for record in records if record.get("speed")]
     counted = [record["stats"] for record in records if record.get("stats")]
     stats = sum((convert(counts, Stats) for counts in counted), Stats())
@@ -248,7 +248,12 @@ def compare(run: RunResults, baseline: RunResults) -> tuple[dict[str, Any], list
         )
     pairs = [(run.records[key], baseline.records[key]) for key in common]
     # [answers, 4]: our tokens, our seconds, its tokens, its seconds
-    sizes = np.array([measure(ours) + measure(theirs) for ours, theirs in pairs])
+    sizes = np.array(
+        [
+            tokens_and_seconds(ours) + tokens_and_seconds(theirs)
+            for ours, theirs in pairs
+        ]
+    )
     per_problem, per_sample = (
         [sizes[places == place].sum(0) for place in np.unique(places)]
         for places in np.array(common).T
@@ -294,7 +299,7 @@ def compare(run: RunResults, baseline: RunResults) -> tuple[dict[str, Any], list
     return dict(zip(COMPARED_COLUMNS, columns, strict=True)), facts
 
 
-def measure(record: AnswerRecord) -> list[float]:
+def tokens_and_seconds(record: AnswerRecord) -> list[float]:
     """The tokens of an answer, and its seconds."""
     return [len(record.get("generation_tokens", ())), record.get("time_taken", 0.0)]
 

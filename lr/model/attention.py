@@ -244,7 +244,8 @@ def _call(cache: PagedKVCache, tables: Tables, counts: Sequence[int]) -> _Call:
     """One fused call for the new rows of these sequences."""
     # 1. The blocks that are read, and how many of their columns.
     alone = len(tables) == 1
-    count, table = counts[0], tables[0]
+    count = counts[0]
+    table = tables[0]
     prompt = alone and count >= LONG
     blocks = table.blocks if prompt else _blocks(cache, tables)
     alone = alone and blocks == table.blocks  # nothing between its blocks is read

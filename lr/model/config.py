@@ -122,7 +122,8 @@ def _read(raw: dict[str, Any]) -> ModelConfig:
     sizes = {name: _count(key, raw[key]) for name, key in SIZES.items()}
     # 2. Nothing that is not computed here.
     _refuse_other_networks(raw, kind)
-    heads, kv_heads = sizes["num_heads"], sizes["num_kv_heads"]
+    heads = sizes["num_heads"]
+    kv_heads = sizes["num_kv_heads"]
     expected = f"a divisor of num_attention_heads ({heads})"
     _expect(heads % kv_heads == 0, "num_key_value_heads", kv_heads, expected)
 

@@ -4,8 +4,8 @@
 Attention and MLP use fused matrices; a checkpoint stores their parts separately. Worked
 example: 4 query heads and 2 KV heads of size 8 give `attention.qkv.weight` 64 rows.
 q_proj fills rows 0..31, k_proj rows 32..47, v_proj rows 48..63. Loading copies the
-`pieces`, tensor parallelism slices them, saving (`training/tiny_training/checkpoint.py`) reads them in
-reverse. Files and downloads: `files.py`.
+`pieces`, tensor parallelism slices them, saving (`training/tiny_training/checkpoint.py`)
+reads them in reverse. Files and downloads: `files.py`.
 """
 
 import math
@@ -205,7 +205,8 @@ def fill(
 
     @torch.inference_mode(inference)
     def complete(name: str) -> int:
-        parameter, matrix = parameters.pop(name), matrices.get(name)
+        parameter = parameters.pop(name)
+        matrix = matrices.get(name)
         end = 0
         for first in range(0, len(parameter), ROWS):
             portions = [read(piece, first) for piece in parts[name]]

@@ -69,9 +69,8 @@ class Node:
 
     id: NodeId
     written: int  # tokens of the answer up to here (up to the parent until `step` is written)
-    limit: (
-        int  # of the step that may follow, in tokens (0: none); first of `step` itself
-    )
+    # In tokens, of the step that may follow (0: none); until `step` is written, of that.
+    limit: int
     step: Step | None = None  # the last one; None: the prompt, or not written yet
     verdict: Verdict | None = None  # on that step, which is the draft's
     target_step: Step | None = None  # the target's own step from here

@@ -50,9 +50,8 @@ def random_pairs(count: int, seed: int = 0) -> list[Pair]:
         length = 1 if number % 4 == 1 else chance.randint(1, 9)
         draft = random_step(chance, length)
         if number % 4 == 3:
-            draft = pairs[
-                -1
-            ].draft_step  # after another prefix, with other probabilities
+            # after another prefix, with other probabilities
+            draft = pairs[-1].draft_step
         target = random_step(chance, chance.randint(1, 9))
         if number % 3 == 0 or target.finish is not draft.finish:
             target = draft  # steps that end differently never reach a verifier
