@@ -28,25 +28,30 @@ def test_the_numbers_that_are_spoken_are_the_figures():
     assert with_draft == without and len(slides.measured()) > 4
 
 
+SIZES = """[...slides].map((slide, number) => {
+    show(number);
+    return [slide.scrollHeight - slide.clientHeight, slide.scrollWidth - slide.clientWidth];
+})"""
+"""How far each slide is taller and wider than the screen."""
+
+
 def test_the_keys_turn_the_slides_and_each_fits_its_screen(tmp_path):
     errors = []
     with a_browser() as browser:
         for name in slides.lectures():
             path = tmp_path / f"{name}.html"
             path.write_text(slides.page(name), "utf-8")
-            page = browser.new_page(viewport={"width": 1280, "height": 720})
+            page = browser.new_page()
             page.on("pageerror", lambda error: errors.append(str(error)))
             page.goto(path.as_uri())
-            count = page.evaluate("slides.length")
+            for width, height in ((390, 844), (900, 700), (1366, 768)):
+                page.set_viewport_size({"width": width, "height": height})
+                for number, sizes in enumerate(page.evaluate(SIZES), start=1):
+                    cut = f"slide {number} of {name} is cut at {width} px"
+                    assert max(sizes) <= 0, cut
+            count = page.evaluate("show(0), slides.length")
             for number in range(1, count + 1):
                 assert page.inner_text("footer") == f"{number} / {count}"
-                slide = "slides[now()]"
-                for width, height in ((390, 844), (900, 700), (1366, 768)):
-                    page.set_viewport_size({"width": width, "height": height})
-                    tall = page.evaluate(f"{slide}.scrollHeight - {slide}.clientHeight")
-                    wide = page.evaluate(f"{slide}.scrollWidth - {slide}.clientWidth")
-                    cut = f"slide {number} of {name} is cut at {width} px"
-                    assert tall <= 0 and wide <= 0, cut
                 page.keyboard.press("ArrowRight")
             page.keyboard.press("ArrowLeft")
             assert page.inner_text("footer") == f"{count - 1} / {count}" and not errors

@@ -11,7 +11,7 @@ from exercise_kit import Examples, check, expect, outcome_of
 
 PRAISE = "A verifier with known odds, tried on problems that it has not seen."
 NEXT = None
-PAIRS, PER_PROBLEM = 600, 12
+PAIRS, PER_PROBLEM = 600, 60
 INTERCEPT, WEIGHTS = 0.5, (2.0, -1.0)
 CLOSE = 0.06
 
