@@ -346,11 +346,13 @@ def curve(scores: Sequence[float], truth: Sequence[bool]) -> list[Threshold]:
 def auc(scores: Sequence[float], truth: Sequence[bool]) -> float:
     """The area under the ROC curve: how often a true pair scores above a false one,
     where a tie counts half. NaN unless there are pairs of both kinds."""
-    from scipy.stats import mannwhitneyu
-
     if all(truth) or not any(truth):
         return math.nan
     values = np.array(scores)
     is_true = np.array(truth)
-    pairs_above = mannwhitneyu(values[is_true], values[~is_true]).statistic
-    return float(pairs_above / (is_true.sum() * (~is_true).sum()))
+    false_scores = np.sort(values[~is_true])
+    below, with_ties = (
+        np.searchsorted(false_scores, values[is_true], side).mean()
+        for side in ("left", "right")
+    )
+    return float((below + with_ties) / 2 / len(false_scores))
