@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from lr.errors import SettingError
 from lr.kvcache.branch import Branch, common_length
 from lr.spec.proposal import EMPTY, ROOT, Proposal
 from lr.spec.runner import Runner, fork_longest, read_up_to, take_over
@@ -24,22 +23,16 @@ from lr.types import Coupling, SamplingParams
 def make_drafter(setup: DrafterSetup) -> Drafter:
     """The drafter that the options name. Add new drafters here."""
     options = setup.options
-    name = options.drafter
-    coupling = Coupling(options.coupling)
-    if name == "ngram":
+    if options.drafter == "ngram":
         return LookupDrafter(options.prompt_lookup_max, options.prompt_lookup_min)
-    if setup.runner is None:
-        raise SettingError(f"drafter {name!r} needs a draft model in this process.")
-    if name == "tree":
+    assert setup.runner is not None, "a mode that drafts tokens has a draft model"
+    coupling = Coupling(options.coupling)
+    if options.drafter == "tree":
         return TreeDrafter(
-            setup.runner, setup.sampling, options.branching, coupling, setup.eos_ids
+            setup.runner, setup.sampling, coupling, setup.eos_ids, options.branching
         )
     return ModelDrafter(
-        setup.runner,
-        setup.sampling,
-        coupling,
-        setup.eos_ids,
-        options.draft_confidence,
+        setup.runner, setup.sampling, coupling, setup.eos_ids, options.draft_confidence
     )
 
 
@@ -90,8 +83,8 @@ def earlier_end(text: bytes, n: int) -> int | None:
 
 @dataclass(eq=False)
 class OwnBranches(Drafter):
-    """The draft model's own branches, one per branch of the target, kept in step with
-    it.
+    """A draft model with branches of its own, one per branch of the target, kept in step
+    with it. `sampling`: the target's. Nothing is drafted after a token of `eos_ids`.
 
     After a round the target's branch has a token that the draft did not write (a
     correction) or has not read (the token after a fully accepted proposal). A new one
@@ -99,7 +92,16 @@ class OwnBranches(Drafter):
     steps, on one runner, it has read the text already."""
 
     runner: Runner
+    sampling: SamplingParams
+    coupling: Coupling = Coupling.INDEPENDENT
+    eos_ids: frozenset[int] = frozenset()
     _twins: dict[Branch, Branch] = field(default_factory=dict, init=False)
+
+    def depths(self, contexts: Sequence[Context], k: int) -> list[int]:
+        """How deep each proposal may be. The draft's context may end before the
+        target's."""
+        window = self.runner.context
+        return [min(k, c.limit, window - c.length) for c in contexts]
 
     def follow(self, branch: Branch) -> Branch:
         """The draft's branch for `branch`, with exactly its tokens and at least one
@@ -140,22 +142,17 @@ def draft_key(context: Context, depth: int, coupling: Coupling) -> int:
 class ModelDrafter(OwnBranches):
     """Chains of tokens, with the distributions that they are drawn from (`Proposal.q`).
 
-    Sampling parameters are the target's. Nothing is drafted after a token of `eos_ids`,
-    nor after a place where the draft is unsure: its likeliest token has less than the
-    probability `confidence`. That is known before the token there is drawn, so the
+    A chain ends after a place where the draft is unsure: its likeliest token has less
+    than the probability `confidence`. That is known before the token there is drawn, so the
     proposal's length says nothing about a token that a rule has yet to try, and
     lossless rules stay lossless."""
 
     name = "draft"
 
-    sampling: SamplingParams
-    coupling: Coupling = Coupling.INDEPENDENT
-    eos_ids: frozenset[int] = frozenset()
     confidence: float = 0.0
 
     def propose(self, contexts: Sequence[Context], k: int) -> list[Proposal]:
-        window = self.runner.context  # it may end before the target's
-        depths = [min(k, c.limit, window - c.length) for c in contexts]
+        depths = self.depths(contexts, k)
         tokens: list[list[int]] = [[] for _ in contexts]
         # What each token was drawn from, [v] each.
         rows: list[list[Tensor]] = [[] for _ in contexts]
@@ -208,19 +205,14 @@ class TreeDrafter(OwnBranches):
     name = "tree"
     trees = True
 
-    sampling: SamplingParams
     branching: Sequence[int] = (3, 2, 1, 1)
-    coupling: Coupling = Coupling.INDEPENDENT
-    eos_ids: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
         # Without top-k and top-p, which could leave too few candidates.
         self.sampling = SamplingParams(self.sampling.temperature or 1.0)
 
     def propose(self, contexts: Sequence[Context], k: int) -> list[Proposal]:
-        k = min(k, len(self.branching))
-        window = self.runner.context  # it may end before the target's
-        depths = [min(k, c.limit, window - c.length) for c in contexts]
+        depths = self.depths(contexts, min(k, len(self.branching)))
         tokens: list[list[int]] = [[] for _ in contexts]
         parents: list[list[int]] = [[] for _ in contexts]
         # (tree, node, branch that ends there)
