@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import pytest
 import torch
-from reasoner_kit import write_checkpoint
+from model_kit import write_checkpoint
 from tests_root import python
 
 from lr.commands.cli import COMMANDS, main

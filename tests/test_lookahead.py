@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reasoner_kit import load_small, random_options, with_loader
+from model_kit import load_small, random_model, runner_on, with_loader
 from tests_root import cases
 from toy_kit import (
     EOS,
@@ -20,13 +20,12 @@ from toy_kit import (
     QUESTIONS,
     OneByOne,
     ask,
-    random_model,
+    random_options,
     require_clean,
     toy_engine,
 )
 
 from lr import page_engine
-from lr.engine.runner import ModelRunner
 from lr.engine.verifiers import VerifierChoice
 from lr.errors import OutOfBlocks, SettingError
 from lr.lookahead import Lookahead, Writer, algorithm_1
@@ -84,7 +83,7 @@ def writers(temperature=0.0, seed=0, *, num_blocks=900):
     """A draft and a target."""
     draft, target = (
         Writer(
-            ModelRunner(model, num_blocks=num_blocks, block_size=4),
+            runner_on(model, num_blocks),
             SamplingParams(temperature),
             partial(BlankLineSegmenter, PIECES.__getitem__),
             frozenset({EOS}),

@@ -86,7 +86,9 @@ class Handler(BaseHTTPRequestHandler):
 @pytest.fixture
 def server():
     with Server() as running:
-        threading.Thread(target=running.serve_forever, args=(0.01,), daemon=True).start()
+        threading.Thread(
+            target=running.serve_forever, args=(0.01,), daemon=True
+        ).start()
         yield running
         running.shutdown()
 

@@ -19,12 +19,12 @@ from attention_kit import (
     compare,
     fake_flash_attention,
     needs_triton,
-    new_cache,
     random_scene,
     tile_attention,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kvcache_kit import small_cache
 
 from lr.model.attention import LONG, SDPA, RaggedBatch, Tiles, reference_attention
 from lr.model.attention_choice import AttentionNeeds, candidates
@@ -39,7 +39,7 @@ def test_every_kind_agrees_with_the_reference(seed, block_size):
     single tokens and runs between come in one batch."""
     chance = random.Random(seed)
     noise = torch.Generator().manual_seed(seed)
-    cache = new_cache((6, 2, 8), block_size, 400, torch.float64, CPU)
+    cache = small_cache(400, block_size, num_layers=1, num_kv_heads=2, head_dim=8)
     tables = []
     for _ in range(6):
         # 1. Something happens to a branch.
@@ -80,10 +80,10 @@ def test_every_kind_agrees_with_the_reference(seed, block_size):
 def test_our_kernels_are_right():
     """In Triton's interpreter, which is chosen when a kernel is defined: a process of
     its own."""
-    kit = Path(__file__).with_name("triton_kit.py")
+    program = Path(__file__).with_name("kernels_in_the_interpreter.py")
     path = os.pathsep.join(filter(None, sys.path))
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", kit],
+        [sys.executable, "-W", "ignore", program],
         env=os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": path},
         capture_output=True,
         text=True,

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 from attention_kit import TILES, fake_flash_attention, needs_triton, tile_attention
-from toy_kit import random_model
+from model_kit import random_model
 
 from lr.commands.cli import main
 from lr.errors import SettingError
@@ -149,7 +149,7 @@ def test_a_model_is_equipped_and_equipped_anew(monkeypatch):
         lambda name, needs: [(name, kinds[name])],
     )
     monkeypatch.setattr("lr.model.attention_choice.trial", lambda kind, needs: "")
-    model = random_model(0, layers=2)
+    model = random_model(0, num_layers=2)
     equip(model, "triton", graphs=False)
     assert model.norm.forward == model.layers[0].forward == "installed"
     assert not model.graphs

@@ -10,8 +10,7 @@ from functools import cache
 
 import pytest
 import torch
-from model_kit import KINDS, YARN, hf_logits, hf_model, random_tokens
-from toy_kit import poisoned
+from model_kit import KINDS, YARN, hf_logits, hf_model, poisoned, random_tokens
 
 from lr.engine.runner import ModelRunner
 from lr.kvcache.invariant import check_cache

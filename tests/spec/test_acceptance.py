@@ -9,7 +9,7 @@ from typing import get_args
 
 import pytest
 import torch
-from token_kit import (
+from law_kit import (
     CHAINS,
     EXACT,
     KINDS,

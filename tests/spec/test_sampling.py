@@ -5,7 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from token_kit import may_be
+from law_kit import may_be
 from toy_kit import Waits
 
 from lr.errors import NumericalError, SettingError

@@ -6,11 +6,11 @@ from functools import partial
 
 import pytest
 import torch
-from token_kit import Choices
-from toy_kit import EOS, PROMPT, random_model
+from law_kit import Choices
+from model_kit import random_model, runner_on
+from toy_kit import EOS, PROMPT
 
 from lr import speculative
-from lr.engine.runner import ModelRunner
 from lr.rng import Stream
 from lr.types import SamplingParams
 
@@ -18,8 +18,7 @@ LENGTH = 3
 
 
 def runner(seed, vocab_size=3):
-    model = random_model(seed, vocab_size=vocab_size)
-    return ModelRunner(model, num_blocks=40, block_size=2)
+    return runner_on(random_model(seed, vocab_size=vocab_size), block_size=2)
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,18 @@ from functools import cache, partial
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from token_kit import DRAFTERS, RULES, Choices, fits, runner_of
-from toy_kit import EOS, PROMPT, decode_plainly, random_model, tokens_of, writer
+from law_kit import Choices
+from model_kit import random_model, runner_on
+from toy_kit import (
+    DRAFTERS,
+    EOS,
+    PROMPT,
+    RULES,
+    decode_plainly,
+    fits,
+    tokens_of,
+    writer,
+)
 
 from lr.errors import SettingError
 from lr.spec import acceptance, drafters, write
@@ -131,7 +141,7 @@ def test_branches_of_a_batch_do_not_influence_each_other(name, rule):
 
 def test_what_a_rule_cannot_take_is_refused():
     """For block verification noise that is drawn twice, and trees."""
-    runner = runner_of(MODELS[0])
+    runner = runner_on(MODELS[0])
     shared = ModelDrafter(runner, SamplingParams(1.0), coupling=Coupling.SHARED)
     for drafter in (shared, TreeDrafter(runner, SamplingParams(1.0))):
         with pytest.raises(SettingError, match="block"):
