@@ -7,6 +7,7 @@ import functools
 import gc
 import inspect
 import multiprocessing
+import shlex
 import signal
 import sys
 import threading
@@ -95,6 +96,24 @@ def quick_starts():
             lambda how=None: server if how == "spawn" else plain(how),
         )
         yield
+
+
+@pytest.fixture
+def cli(capsys):
+    """Runs `lr WORDS` in this process; gives what was printed. Only `code` may be its
+    exit code, and no error may have a traceback."""
+    from lr.commands.cli import main
+
+    def run(words, code=0):
+        try:
+            ended = main(shlex.split(words))
+        except SystemExit as end:  # tyro's own way out
+            ended = end.code
+        printed = capsys.readouterr()
+        assert ended == code and "Traceback" not in printed.err, printed.err
+        return printed
+
+    return run
 
 
 @pytest.fixture

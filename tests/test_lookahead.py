@@ -163,23 +163,22 @@ def reasoners(target, draft):
 
 @pytest.mark.parametrize("seed", range(cases(24)))
 def test_the_page_emits_what_the_engine_emits(reasoners, seed):
-    """Steps, origins and verdicts, with every token drafter and rule, token for token;
-    with the exact verifier and rule `match` those of plain decoding."""
+    """Steps, origins and verdicts, with every token drafter and rule, token for token."""
     rng = Random(seed)
     rules = ["reject", "match", "block"]
     options = random_options(
-        rng, mode=["lr", "lr+sd", "lr+sd"], acceptance=rules, driver=["lockstep"]
+        rng,
+        mode=["lr", "lr+sd", "lr+sd"],
+        acceptance=rules,
+        driver=["lockstep"],
+        draft_floor=[None],
     )
     reasoner = rng.choice(reasoners)
     verifier = rng.choice(["exact", "random:0.7", "oracle", Keeps(0.5)])
     choice = VerifierChoice(verifier, reasoner.codec)  # a name, or an object
     reasoner.verifier = choice.build(reasoner.engine.target_model)
     by_page = page_engine.run(reasoner, QUESTION, options).finish()
-    by_engine = reasoner.generate(QUESTION, options)
-    assert by_page.steps == by_engine.steps
-    if verifier == "exact" and (options.acceptance == "match" or options.mode == "lr"):
-        plain = reasoner.generate(QUESTION, options, mode="ar")
-        assert by_page.tokens == plain.tokens
+    assert by_page.steps == reasoner.generate(QUESTION, options).steps
 
 
 def test_the_page_says_what_it_cannot_run():

@@ -13,8 +13,6 @@ from typing import Any
 
 import torch
 from model_kit import random_model, runner_on
-from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from lr.engine.answer import Answer
 from lr.engine.engine import Engine
@@ -81,11 +79,9 @@ def writer(
     *,
     temperature=0.0,
     seed=0,
-    stream=None,
     trace=None,
 ):
-    """A writer on a runner of its own; `stream` names its randomness (None: the role's
-    own)."""
+    """A writer on a runner of its own."""
     trace = Trace() if trace is None else trace
 
     def saw(branches, tokens, seconds):
@@ -95,7 +91,7 @@ def writer(
         config=WriterConfig(role, SamplingParams(temperature), frozenset({EOS})),
         runner=runner_on(model, observer=saw),
         token_bytes=PIECES.__getitem__,
-        stream=Stream.root(seed).fold_in(stream or role.value),
+        stream=Stream.root(seed).fold_in(role.value),
         trace=trace,
     )
 
@@ -121,22 +117,6 @@ def decode_plainly(prompt, target, limits):
 
 def tokens_of(emitted):
     return [token for step in emitted for token in step.step.tokens]
-
-
-class Waits(TorchFunctionMode):
-    """Counts what makes the host wait for a device: values that are read back, and
-    shapes that depend on them."""
-
-    READS = (
-        *(Tensor.tolist, Tensor.item, Tensor.__float__, Tensor.__bool__),
-        *(Tensor.nonzero, Tensor.masked_select, torch.equal, Tensor.equal),
-    )
-    count = 0
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        self.count += func in self.READS
-        self.count += func is Tensor.__getitem__ and isinstance(args[1], list)
-        return func(*args, **(kwargs or {}))  # type: ignore[dict-item]
 
 
 TARGET = random_model(0)
@@ -323,6 +303,7 @@ CHOICES = {
     "num_speculative_tokens": range(1, 8),
     "draft_confidence": [0.0, 0.5],
     "draft_forwards": [1, 3, 8],
+    "draft_floor": [None, None, -4.0],
     "branching": [(2, 2), (3, 1), (1, 1, 1), (4,), (2, 1, 2)],
     "temperature": [0.0, 0.6, 1.0],
     "top_k": [0, 0, 20],

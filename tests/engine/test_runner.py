@@ -1,5 +1,5 @@
 """Ragged forwards: nothing is ever half done, and long prompts go in pieces. What
-forwards compute is compared in `tests/model/test_model_cached_parity.py`.
+forwards compute is compared in `tests/model/test_model_parity.py`.
 """
 
 from dataclasses import replace

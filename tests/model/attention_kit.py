@@ -99,7 +99,7 @@ class Scene:
 
 def random_scene(seed, heads, block_size):
     chance = random.Random(seed)
-    cached = (chance.randint(1, 20), chance.randint(1, 9))
+    cached = (chance.randint(0, 20), chance.randint(0, 9))
     counts = tuple(chance.choice([1, 1, 2, 5, 17]) for _ in range(3))
     return Scene(heads, block_size, cached, counts)
 
@@ -115,7 +115,7 @@ def compare(kind, scene, dtype, device="cpu", *, roundings=8, spoiled=False):
     noise = torch.Generator().manual_seed(sum(counts) + h)
     sizes = {"num_layers": 1, "num_kv_heads": kv, "head_dim": d, "device": device}
     cache, exact = (
-        small_cache(64, scene.block_size, dtype=each, **sizes)
+        small_cache(400, scene.block_size, dtype=each, **sizes)
         for each in (dtype, torch.float64)
     )
     tables = [cache.new() for _ in scene.cached]

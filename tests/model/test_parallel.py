@@ -60,12 +60,12 @@ def compute(model):
     "size, kind, changes",
     [
         (2, "qwen3", {"tie_word_embeddings": False}),
-        (4, "qwen2", {"num_key_value_heads": 1, "tie_word_embeddings": True}),
+        (4, "qwen2", {"num_key_value_heads": 2, "tie_word_embeddings": True}),
     ],
 )
 def test_logits_and_hidden_states_are_those_of_one_rank(size, kind, changes, tmp_path):
-    """fp64, to 1e-10. 4 query heads, a vocabulary of 61, which neither 2 nor 4
-    divides."""
+    """fp64, to 1e-10. 4 query heads, of which two share a KV head, so two of four ranks
+    do; a vocabulary of 61, which neither 2 nor 4 divides."""
     hf_model(kind, **changes).save_pretrained(tmp_path, max_shard_size="30KB")
     alone = compute(load_model(tmp_path))
     model = load_parallel(tmp_path, [CPU] * size)
