@@ -28,15 +28,18 @@ from lr.model.attention import SDPA
 from lr.model.attention_choice import AttentionNeeds, candidates
 
 
+UNLIKE = Scene((6, 2, 8), 4, cached=(500, 1), counts=(1, 40, 1))
+
+
 @given(seed=st.integers(0, 10**6), block_size=st.sampled_from([1, 3, 4, 16]))
 @settings(max_examples=30, deadline=None)
 def test_every_kind_agrees_with_the_reference(seed, block_size):
-    """To 1e-12 in fp64: prompts, single tokens, runs between and a fork in one batch,
-    and one sequence alone."""
+    """To 1e-12 in fp64: prompts, single tokens, runs between and a fork in one batch;
+    one sequence alone; and a few so unlike in length that each has a call of its own."""
     scene = random_scene(seed, (6, 2, 8), block_size)
     alone = replace(scene, cached=scene.cached[:1], counts=scene.counts[:1])
     for kind in (SDPA, TILES):
-        for each in (scene, alone):
+        for each in (scene, alone, UNLIKE):
             compare(kind, each, torch.float64, roundings=4000)
 
 
