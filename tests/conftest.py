@@ -7,6 +7,7 @@ import functools
 import gc
 import inspect
 import multiprocessing
+import shlex
 import signal
 import sys
 import threading
@@ -98,6 +99,24 @@ def quick_starts():
 
 
 @pytest.fixture
+def cli(capsys):
+    """Runs `lr WORDS` in this process; gives what was printed. Only `code` may be its
+    exit code, and no error may have a traceback."""
+    from lr.commands.cli import main
+
+    def run(words, code=0):
+        try:
+            ended = main(shlex.split(words))
+        except SystemExit as end:  # tyro's own way out
+            ended = end.code
+        printed = capsys.readouterr()
+        assert ended == code and "Traceback" not in printed.err, printed.err
+        return printed
+
+    return run
+
+
+@pytest.fixture
 def short_answers(monkeypatch):
     """Every answer ends after 24 tokens: for commands that have no flag for it."""
     from lr.engine.engine import Engine
@@ -133,7 +152,7 @@ def small_targets():
     tests ask how good an answer is. Those that do use `whole_targets`; notebooks and
     programs load the whole.
     """
-    from reasoner_kit import load_small, with_loader
+    from model_kit import load_small, with_loader
 
     with with_loader(load_small):
         yield
@@ -142,7 +161,7 @@ def small_targets():
 @pytest.fixture(scope="session")
 def target(tmp_path_factory):
     """A random checkpoint whose matrices can be quantised, and divided in two."""
-    from reasoner_kit import write_checkpoint
+    from model_kit import write_checkpoint
 
     folder = tmp_path_factory.mktemp("target")
     return write_checkpoint(folder, seed=1, layers=2, heads=(4, 2))
@@ -151,7 +170,7 @@ def target(tmp_path_factory):
 @pytest.fixture(scope="session")
 def draft(tmp_path_factory):
     """A random checkpoint that hardly ever agrees with `target`."""
-    from reasoner_kit import write_checkpoint
+    from model_kit import write_checkpoint
 
     return write_checkpoint(tmp_path_factory.mktemp("draft"), seed=2)
 
@@ -159,7 +178,7 @@ def draft(tmp_path_factory):
 @pytest.fixture
 def whole_targets():
     """The tiny targets as they ship."""
-    from reasoner_kit import with_loader
+    from model_kit import with_loader
 
     from lr.model.weights import load_model
 

@@ -4,14 +4,13 @@ to mend one message and exit code 2."""
 import json
 import re
 import warnings
-from contextlib import suppress
 
 import pytest
 import torch
-from reasoner_kit import write_checkpoint
+from model_kit import write_checkpoint
 from tests_root import python
 
-from lr.commands.cli import COMMANDS, main
+from lr.commands.cli import COMMANDS
 from lr.commands.options import Placement
 from lr.reasoner import Reasoner
 
@@ -39,11 +38,10 @@ for name in COMMANDS:
     assert not re.findall(r"--\w+ \S+ \(default: \S+\)", words), "a flag without help"
 
 
-def test_help_lists_at_most_fifteen_commands_in_three_groups(capsys):
+def test_help_lists_at_most_fifteen_commands_in_three_groups(cli):
     assert len(COMMANDS) <= 15
-    for words in ([], ["--help"]):
-        assert main(words) == 0
-        shown = capsys.readouterr().out
+    for words in ("", "--help"):
+        shown = cli(words).out
         assert all(f"lr {name}" in shown for name in COMMANDS)
         assert re.findall(r"^(\w+):$", shown, re.MULTILINE) == [
             "watch",
@@ -55,10 +53,9 @@ def test_help_lists_at_most_fifteen_commands_in_three_groups(capsys):
 @pytest.mark.parametrize(
     "words", ["frob", "tiny frob", "bench", "bench frob", "--frob"]
 )
-def test_unknown_commands_get_the_list(words, capsys):
-    assert main(words.split()) == 2
-    captured = capsys.readouterr()
-    assert "lr demo" in captured.err and captured.out == ""
+def test_unknown_commands_get_the_list(words, cli):
+    out, err = cli(words, 2)
+    assert "lr demo" in err and out == ""
 
 
 @pytest.mark.parametrize(
@@ -66,38 +63,28 @@ def test_unknown_commands_get_the_list(words, capsys):
     [("generat", "generate"), ("paly", "play"), ("play bord", "board"),
      ("step trains", "train"), ("generate --dept 3", "--depth")]
 )  # fmt: skip
-def test_what_may_be_meant_is_named(words, meant, capsys):
-    with suppress(SystemExit):
-        assert main(words.split()) == 2
-    assert re.search(
-        rf"(did|Did|Perhaps) you meant?\W[^?]*{meant}", capsys.readouterr().err
-    )
+def test_what_may_be_meant_is_named(words, meant, cli):
+    assert re.search(rf"(did|Did|Perhaps) you meant?\W[^?]*{meant}", cli(words, 2).err)
 
 
-def test_every_exact_mode_writes_the_same_answer(target, draft, capsys):
-    flags = f"--model {target} --draft_model {draft} --max_tokens 30 --seed 4"
-    flags += " --verifier exact --dtype float64 --acceptance match"
-    outputs = []
+def test_every_exact_mode_writes_the_same_answer(target, draft, cli):
+    words = f"generate 'How many?' --model {target} --draft_model {draft} --seed 4"
+    words += " --max_tokens 30 --verifier exact --dtype float64 --acceptance match"
+    outputs = set()
     for mode in ("lr", "ar", "sd", "lr+sd"):
-        assert main(["generate", "How many?", *flags.split(), "--mode", mode]) == 0
-        captured = capsys.readouterr()
-        outputs.append(captured.out)
-        assert "target passes" in captured.err
-        assert "\x1b[" not in captured.out  # plain text when piped
-    assert len(set(outputs)) == 1 and outputs[0] != "\n"
+        out, err = cli(f"{words} --mode {mode}")
+        outputs.add(out)
+        assert "target passes" in err
+        assert "\x1b[" not in out  # plain text when piped
+    assert len(outputs) == 1 and outputs != {"\n"}
 
 
-def fails(capsys, words, *expected):
-    """The command ends with code 2, one message that contains `expected`, no traceback
-    and nothing on stdout."""
-    try:
-        code = main(words)
-    except SystemExit as end:  # tyro's own way out
-        code = end.code
-    captured = capsys.readouterr()
-    message = " ".join(captured.err.replace("│", " ").split())
-    assert code == 2, message
-    assert captured.out == "" and "Traceback" not in message
+def fails(cli, words, *expected):
+    """The command ends with code 2, one message that contains `expected`, and nothing
+    on stdout."""
+    out, err = cli(words, 2)
+    message = " ".join(err.replace("│", " ").split())
+    assert out == ""
     for part in expected:
         assert part in message
 
@@ -115,32 +102,29 @@ def fails(capsys, words, *expected):
         ("--tensor_parallel 0 --device cpu", "tensor_parallel"),
     ],
 )
-def test_impossible_flags(flags, named, target, draft, capsys):
-    models = ["--model", str(target), "--draft_model", str(draft)]
-    fails(capsys, ["generate", "q", *models, *flags.split()], named)
+def test_impossible_flags(flags, named, target, draft, cli):
+    fails(cli, f"generate q --model {target} --draft_model {draft} {flags}", named)
 
 
-def test_a_missing_model_is_named(target, capsys):
-    fails(capsys, "generate q --model nosuch".split(), "nosuch")
-    words = ["generate", "q", "--mode", "lr", "--model", str(target)]
-    fails(capsys, words, "--draft_model")
-    fails(capsys, "demo --seconds 0".split(), "seconds")
+def test_a_missing_model_is_named(target, cli):
+    fails(cli, "generate q --model nosuch", "nosuch")
+    fails(cli, f"generate q --mode lr --model {target}", "--draft_model")
+    fails(cli, "demo --seconds 0", "seconds")
 
 
-def test_without_a_question_a_sample_problem_is_taken(tmp_path, capsys):
-    assert main("generate --mode ar --max_tokens 5".split()) == 0
-    assert "sample: At first " in capsys.readouterr().err
+def test_without_a_question_a_sample_problem_is_taken(tmp_path, cli):
+    assert "sample: At first " in cli("generate --mode ar --max_tokens 5").err
     page = tmp_path / "page.html"
-    assert main(["play", "--max_tokens", "12", "--output", str(page)]) == 0
+    cli(f"play --max_tokens 12 --output {page}")
     assert page.stat().st_size > 10_000
 
 
-def test_a_tiny_model_says_what_it_understands(capsys):
-    words = ["generate", "What is 2 + 2?", "--mode", "ar"]
-    fails(capsys, words, "What is 2 + 2?", "At first ")
+def test_a_tiny_model_says_what_it_understands(cli):
+    question = "What is 2 + 2?"
+    fails(cli, f"generate '{question}' --mode ar", question, "At first ")
 
 
-def test_a_setting_without_effect_is_noted_once(tmp_path, capsys):
+def test_a_setting_without_effect_is_noted_once(tmp_path, cli):
     """A program gets one warning, at the line that made the reasoner; commands a
     note."""
     folder = write_checkpoint(tmp_path / "model", seed=1)
@@ -153,8 +137,7 @@ def test_a_setting_without_effect_is_noted_once(tmp_path, capsys):
     run = f"run --dataset tiny:1 --output {tmp_path / 'run'} --max_tokens_len 90"
     with warnings.catch_warnings(record=True) as warned_again:
         for words in (f"generate How --max_tokens 3 {flags}", f"{run} {flags}"):
-            assert main(words.split()) == 0
-            assert capsys.readouterr().err.count("repetition_penalty") == 1
+            assert cli(words).err.count("repetition_penalty") == 1
     assert not warned_again
 
 
@@ -167,22 +150,19 @@ def test_one_thread_for_the_tiny_models():
         torch.set_num_threads(before)
 
 
-def test_the_demo_in_a_pipe_is_plain(capsys):
-    assert main(["demo", "--max_tokens", "40"]) == 0
-    output = capsys.readouterr()
-    assert "\x1b" not in output.out + output.err
-    assert "plain decoding" in output.out
+def test_the_demo_in_a_pipe_is_plain(cli):
+    out, err = cli("demo --max_tokens 40")
+    assert "\x1b" not in out + err
+    assert "plain decoding" in out
     for mode in ("ar", "sd", "lr", "lr+sd"):
-        assert re.search(rf"^ {re.escape(mode)} ", output.out, re.MULTILINE)
+        assert f"\n {mode} " in out
 
 
 @pytest.mark.parametrize("command", ["generate Hi --mode lr", "demo Hi"])
 def test_a_pair_without_a_named_verifier_hears_what_is_faster(
-    command, target, draft, capsys
+    command, target, draft, cli
 ):
-    pair = ["--model", str(target), "--draft_model", str(draft), "--max_tokens", "40"]
-    hint = "--draft_confidence 0.7"
-    for verifier, heard in ([], True), (["--verifier", "always"], False):
-        assert main([*command.split(), *pair, *verifier]) == 0
-        output = capsys.readouterr()
-        assert (hint in " ".join((output.out + output.err).split())) is heard
+    words = f"{command} --model {target} --draft_model {draft} --max_tokens 40"
+    for verifier, heard in ("", True), (" --verifier always", False):
+        printed = " ".join("".join(cli(words + verifier)).split())
+        assert ("--draft_confidence 0.7" in printed) is heard

@@ -7,8 +7,9 @@ from random import Random
 
 import pytest
 import torch
-from reasoner_kit import random_options, write_checkpoint
+from model_kit import write_checkpoint
 from tests_root import cases
+from toy_kit import random_options
 
 from lr.errors import ContextError
 from lr.kvcache.invariant import check_cache

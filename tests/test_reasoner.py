@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 import torch
-from reasoner_kit import write_checkpoint, write_foreign_checkpoint
+from model_kit import write_checkpoint, write_foreign_checkpoint
 
 import lr
 from lr import lookahead as page

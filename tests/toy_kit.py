@@ -1,6 +1,6 @@
-"""What the tests of speculation share: small random models in fp64 with a vocabulary of
-twelve tokens, writers, an engine with such models, and draft workers that are slowed
-down or broken on purpose.
+"""Speculation in a language of twelve tokens, on random models in fp64: writers, an
+engine, verifiers, draft workers that are slowed down or broken on purpose, every drafter
+and rule by name, and random options.
 """
 
 import os
@@ -12,22 +12,31 @@ from itertools import count
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.overrides import TorchFunctionMode
+from model_kit import random_model, runner_on
 
 from lr.engine.answer import Answer
 from lr.engine.engine import Engine
-from lr.engine.runner import ModelRunner, Runners
+from lr.engine.runner import Runners
 from lr.errors import OutOfBlocks
-from lr.model.config import ModelConfig
-from lr.model.qwen import CausalLM
 from lr.options import make_options
 from lr.page_engine import emission
 from lr.rng import Stream
+from lr.spec.acceptance import BlockRule, MatchRule, RejectRule
+from lr.spec.drafters import LookupDrafter, ModelDrafter, TreeDrafter
+from lr.spec.proposal import EMPTY, Proposal
+from lr.spec.token_sd import Drafter
 from lr.spec.verifiers.base import Verifier
 from lr.spec.write import StepJob, StepWriter, WriterConfig
 from lr.trace import ForwardPass, Trace
-from lr.types import EmittedStep, Finish, Origin, Role, SamplingParams, Verdict
+from lr.types import (
+    Coupling,
+    EmittedStep,
+    Finish,
+    Origin,
+    Role,
+    SamplingParams,
+    Verdict,
+)
 
 EOS = 11
 PIECES = [
@@ -43,31 +52,6 @@ PIECES = [
 sequence, which has no bytes.
 """
 PROMPT = [5, 6, 7]
-
-
-def random_model(seed, *, layers=1, vocab_size=12, context=512):
-    """A random model whose distributions are neither flat nor one-hot."""
-    config = ModelConfig(
-        vocab_size, 32, 48, layers, 4, 2, 8, context, 1e-6, 10_000.0, False, True, True
-    )
-    return randomised(CausalLM(config).double().requires_grad_(False).eval(), seed)
-
-
-def randomised(model, seed):
-    """The model, every parameter drawn anew: weights around 0, norms around 1."""
-    noise = torch.Generator().manual_seed(seed)
-    for name, parameter in model.named_parameters():
-        drawn = torch.randn(parameter.shape, generator=noise, dtype=parameter.dtype)
-        parameter.data.copy_(1 + 0.1 * drawn if "norm" in name else 0.3 * drawn)
-    return model
-
-
-def poisoned(runner):
-    """The runner; its cache shows NaN to whoever looks where nothing is written."""
-    runner.cache.poison_freed = True
-    runner.cache.keys.fill_(torch.nan)
-    runner.cache.values.fill_(torch.nan)
-    return runner
 
 
 @dataclass(kw_only=True)
@@ -95,13 +79,9 @@ def writer(
     *,
     temperature=0.0,
     seed=0,
-    stream=None,
-    num_blocks=300,
-    block_size=4,
     trace=None,
 ):
-    """A writer on a runner of its own; `stream` names its randomness (None: the role's
-    own)."""
+    """A writer on a runner of its own."""
     trace = Trace() if trace is None else trace
 
     def saw(branches, tokens, seconds):
@@ -109,11 +89,9 @@ def writer(
 
     return KitWriter(
         config=WriterConfig(role, SamplingParams(temperature), frozenset({EOS})),
-        runner=ModelRunner(
-            model, num_blocks=num_blocks, block_size=block_size, observer=saw
-        ),
+        runner=runner_on(model, observer=saw),
         token_bytes=PIECES.__getitem__,
-        stream=Stream.root(seed).fold_in(stream or role.value),
+        stream=Stream.root(seed).fold_in(role.value),
         trace=trace,
     )
 
@@ -139,22 +117,6 @@ def decode_plainly(prompt, target, limits):
 
 def tokens_of(emitted):
     return [token for step in emitted for token in step.step.tokens]
-
-
-class Waits(TorchFunctionMode):
-    """Counts what makes the host wait for a device: values that are read back, and
-    shapes that depend on them."""
-
-    READS = (
-        *(Tensor.tolist, Tensor.item, Tensor.__float__, Tensor.__bool__),
-        *(Tensor.nonzero, Tensor.masked_select, torch.equal, Tensor.equal),
-    )
-    count = 0
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        self.count += func in self.READS
-        self.count += func is Tensor.__getitem__ and isinstance(args[1], list)
-        return func(*args, **(kwargs or {}))  # type: ignore[dict-item]
 
 
 TARGET = random_model(0)
@@ -275,3 +237,93 @@ class ToyDraft:
         numbers = count(1)
         model.register_forward_pre_hook(lambda *_: self.trouble.strike(next(numbers)))
         return StrictRunners(model, len(PIECES)), PIECES.__getitem__
+
+
+# Drafters and rules
+
+PROPOSER = random_model(7)
+END = frozenset({EOS})
+UNSURE = 0.42  # half of this random model's places are less sure than that
+
+
+class Stubborn(Drafter):
+    """Proposes the same tokens whatever the text: mostly wrong, sometimes with the end
+    of the text or a boundary inside.
+    """
+
+    name = "stubborn"
+
+    def __init__(self, tokens=(5, EOS, 0, 6, 0)):
+        self.tokens = tuple(tokens)
+
+    def propose(self, contexts, k):
+        return [
+            Proposal.chain(self.tokens[: min(k, c.limit)]) if c.limit > 0 else EMPTY
+            for c in contexts
+        ]
+
+
+DRAFTERS = {
+    "ngram": lambda s: LookupDrafter(3, 1),
+    "draft": lambda s: ModelDrafter(runner_on(PROPOSER), s, eos_ids=END),
+    "draft unsure": lambda s: ModelDrafter(runner_on(PROPOSER), s, confidence=UNSURE),
+    "draft shared": lambda s: ModelDrafter(
+        runner_on(PROPOSER), s, coupling=Coupling.SHARED
+    ),
+    "tree": lambda s: TreeDrafter(
+        runner_on(PROPOSER), s, branching=(3, 2, 1), eos_ids=END
+    ),
+    "tree shared": lambda s: TreeDrafter(
+        runner_on(PROPOSER), s, branching=(2, 2, 2), coupling=Coupling.SHARED
+    ),
+    "stubborn": lambda s: Stubborn(),
+}
+RULES = {
+    "reject": RejectRule(),
+    "block": BlockRule(),
+    "match": MatchRule(),
+}
+OF_TREES = {"tree", "tree shared"}
+COUPLED = {"draft shared", "tree shared"}
+
+
+def fits(drafter, rule):
+    """Block verification takes chains, and drafts whose noise is new in every round."""
+    return rule != "block" or drafter not in OF_TREES | COUPLED
+
+
+# Options
+
+CHOICES = {
+    "mode": ["ar", "sd", "lr", "lr", "lr+sd", "lr+sd"],
+    "drafter": ["ngram", "draft", "tree"],
+    "acceptance": ["match"],
+    "width": [1, 1, 2, 3],
+    "schedule": ["sync", "paper", "depth"],
+    "num_speculative_tokens": range(1, 8),
+    "draft_confidence": [0.0, 0.5],
+    "draft_forwards": [1, 3, 8],
+    "draft_floor": [None, None, -4.0],
+    "branching": [(2, 2), (3, 1), (1, 1, 1), (4,), (2, 1, 2)],
+    "temperature": [0.0, 0.6, 1.0],
+    "top_k": [0, 0, 20],
+    "top_p": [1.0, 0.9],
+    "max_step_tokens": [3, 12, 40, 100],
+    "segmenter": ["blank_line", "sentence", "fixed"],
+    "segment_tokens": [3],
+    "max_target_rows": [None, None, 1, 3],
+    "max_tokens": range(1, 41),
+    "ignore_half_sentence": [True, False],
+    "coupling": ["independent", "shared"],
+    "driver": ["lockstep", "overlapped"],
+    "seed": range(1000),
+}
+
+
+def random_options(rng, **choices):
+    """Random options that fit each other. `choices`: among other values."""
+    drawn = {name: rng.choice(values) for name, values in (CHOICES | choices).items()}
+    drawn["depth"] = rng.randint(1, 4 if drawn["width"] == 1 else 2)
+    if drawn["acceptance"] == "block":  # it takes chains, and fresh noise
+        drawn |= {"coupling": "independent", "drafter": rng.choice(["ngram", "draft"])}
+    return make_options(**drawn)

@@ -4,10 +4,9 @@ speaks the tiny tokens, and a verifier with prepared answers.
 
 from functools import lru_cache
 
+from model_kit import random_model, runner_on
 from tiny_training.vocabulary import build_tokenizer
-from toy_kit import random_model
 
-from lr.engine.runner import ModelRunner
 from lr.model.codec import Codec
 from lr.spec.verifiers.base import Pair, Verifier
 from lr.spec.verifiers.judge import JudgeVerifier, PromptedModel
@@ -34,13 +33,12 @@ def model(seed=0):
 class Watched:
     """A runner on a random model, and (branches, tokens) of each of its forwards."""
 
-    def __init__(self, seed=0, num_blocks=200, block_size=4):
+    def __init__(self, seed=0, **sizes):
         self.forwards = []
-        self.runner = ModelRunner(
+        self.runner = runner_on(
             model(seed),
-            num_blocks=num_blocks,
-            block_size=block_size,
             observer=lambda b, n, seconds: self.forwards.append((b, n)),
+            **sizes,
         )
 
     @property

@@ -75,15 +75,29 @@ def test_a_slow_draft_changes_nothing(schedule):
 
 
 @pytest.mark.parametrize("stop_after", [0, 1, 3])
-def test_stopping_early_leaves_nothing_to_the_next_answer(thread, stop_after):
+@pytest.mark.parametrize("options", [{"mode": "ar"}, {}, OVERLAPPED], ids=str)
+def test_stopping_early_leaves_nothing_to_the_next_answer(thread, stop_after, options):
     """The worker is strict: it would not answer again after a loop that left something
     in its cache."""
-    answers = [ask(thread, question, **OVERLAPPED) for question in QUESTIONS]
+    answers = [ask(thread, question, **options) for question in QUESTIONS]
     serving = thread.serve(answers, concurrency=2)
     for _ in range(stop_after):
         next(serving)
     serving.close()
+    begun = [answer for answer in answers if hasattr(answer, "target_side")]
+    assert bool(begun) == (stop_after > 0)
+    assert not any(answer.target_side.branches for answer in begun)
+    require_clean(thread)
     assert emitted(ask(thread, **OVERLAPPED)) == emitted(ask(thread))
+
+
+def test_a_stopped_answer_leaves_the_others_alone(thread):
+    alone = emitted(ask(thread, QUESTIONS[1]))
+    answers = [ask(thread, question) for question in QUESTIONS[:2]]
+    for answer, _ in thread.serve(answers, concurrency=2):
+        answers[0].stopped = answer is answers[0]
+    assert len(answers[0].steps) < 4
+    assert answers[1].emitted == alone
     require_clean(thread)
 
 

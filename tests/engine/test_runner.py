@@ -1,14 +1,13 @@
 """Ragged forwards: nothing is ever half done, and long prompts go in pieces. What
-forwards compute is compared in `tests/model/test_model_cached_parity.py`.
+forwards compute is compared in `tests/model/test_model_parity.py`.
 """
 
 from dataclasses import replace
 
 import pytest
 import torch
-from toy_kit import poisoned, random_model
+from model_kit import poisoned, random_model, runner_on
 
-from lr.engine.runner import ModelRunner
 from lr.errors import ContextError, SettingError
 from lr.model.attention import REFERENCE, SDPA
 from lr.spec.runner import take_over
@@ -16,13 +15,12 @@ from lr.spec.runner import take_over
 V = 23
 
 
-MODEL = random_model(0, layers=2, vocab_size=V, context=128)
+MODEL = random_model(0, num_layers=2, vocab_size=V, max_position_embeddings=128)
 
 
 def runner(attention=SDPA, **settings):
     MODEL.attention = attention
-    sizes = {"num_blocks": 64, "block_size": 4}
-    return poisoned(ModelRunner(MODEL, **sizes | settings))
+    return poisoned(runner_on(MODEL, num_blocks=64, **settings))
 
 
 def tokens(count, seed):

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from lr.commands.cli import main
 from lr.measure.experiments import EXPERIMENTS, budget_ways, speedup_ways, time_shares
 from lr.measure.lab import WayResult
 from lr.measure.report import RunResults, summarise
@@ -17,33 +16,37 @@ from lr.options import GenerateOptions
 from lr.trace import Stats
 
 
-def run(name, folder, flags):
-    """The rows of an experiment's table."""
-    words = f"experiment {name} --output {folder}/out --work {folder}/work {flags}"
-    assert main(words.split()) == 0
-    files = {path.suffix for path in (folder / "out").glob(f"{name}.*")}
-    assert files == {".json", ".md", ".png", ".svg"}
-    content = json.loads((folder / "out" / f"{name}.json").read_text())
-    rows = content["rows"]
-    return [dict(zip(content["columns"], row, strict=True)) for row in rows]
+@pytest.fixture
+def run(cli, tmp_path):
+    """Runs an experiment; the rows of its table."""
+
+    def rows_of(name, flags):
+        cli(f"experiment {name} --output {tmp_path}/out --work {tmp_path}/work {flags}")
+        files = {path.suffix for path in (tmp_path / "out").glob(f"{name}.*")}
+        assert files == {".json", ".md", ".png", ".svg"}
+        content = json.loads((tmp_path / "out" / f"{name}.json").read_text())
+        rows = content["rows"]
+        return [dict(zip(content["columns"], row, strict=True)) for row in rows]
+
+    return rows_of
 
 
-def test_an_experiment_continues(tmp_path):
+def test_an_experiment_continues(run, tmp_path):
     flags = "--dataset tiny:3 --max_tokens 60 --verifier oracle --threads 1 --problems"
-    plain, *lookahead = run("profile", tmp_path, f"{flags} 2")
+    plain, *lookahead = run("profile", f"{flags} 2")
     assert plain["draft"] == plain["judge"] == 0
     assert all(row["target"] > 0 and row["draft"] > 0 for row in lookahead)
     files = list(tmp_path.rglob("work/**/[0-9].json"))
     times = [path.stat().st_mtime_ns for path in files]
     assert len(files) == 6
-    run("profile", tmp_path, f"{flags} 3")
+    run("profile", f"{flags} 3")
     assert [path.stat().st_mtime_ns for path in files] == times, "nothing is done twice"
     assert len([*tmp_path.rglob("work/**/[0-9].json")]) == 9
 
 
-def test_repeats_are_other_samples(tmp_path):
+def test_repeats_are_other_samples(run, tmp_path):
     flags = "--problems 2 --repeats 2 --max_tokens 40 --values exact random:0.5"
-    rows = run("verifiers", tmp_path, flags)
+    rows = run("verifiers", flags)
     names = ["plain decoding", "exact", "random:0.5"]
     assert [row["verifier"] for row in rows] == names
     files = {path.name for path in (tmp_path / "work").rglob("exact/[0-9]*.json")}
@@ -99,10 +102,10 @@ def test_work_beyond_the_time_was_done_at_once():
 
 
 @pytest.mark.usefixtures("whole_targets")
-def test_accuracy_falls_with_what_a_verifier_lets_through(tmp_path):
+def test_accuracy_falls_with_what_a_verifier_lets_through(run):
     """Sixteen problems are enough to tell the oracle from no verification."""
     flags = "--problems 16 --values oracle always --concurrency 16"
-    plain, oracle, always = run("verifiers", tmp_path, flags)
+    plain, oracle, always = run("verifiers", flags)
     assert plain["right"] >= 15 / 16 and oracle["right"] >= 15 / 16
     assert always["right"] <= 14 / 16 and always["lost"] >= 2
     assert always["steps kept"] == 1.0
@@ -119,8 +122,8 @@ def test_accuracy_falls_with_what_a_verifier_lets_through(tmp_path):
         "speedup --model Qwen3-99B --draft_model tiny-draft",
     ],
 )
-def test_what_is_refused(flags):
-    assert main(["experiment", *flags.split()]) == 2
+def test_what_is_refused(flags, cli):
+    cli(f"experiment {flags}", 2)
 
 
 def test_variants_follow_the_ways_that_were_asked_for():

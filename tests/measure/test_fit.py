@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from tests_root import ROOT
 
-from lr.commands.cli import main
 from lr.engine.verifiers import VerifierChoice
 from lr.errors import SettingError
 from lr.measure.fit import cross_validated, fit_weights, most_accepted, shares
@@ -81,11 +80,11 @@ def test_an_interval_is_over_problems():
         assert (share.value, share.low, share.high) == (0.5, 0.0, 1.0)
 
 
-def test_a_fit_to_the_published_pairs_needs_no_checkpoint(tmp_path):
+def test_a_fit_to_the_published_pairs_needs_no_checkpoint(tmp_path, cli):
     fit, numbers = tmp_path / "fit.json", tmp_path / "numbers.json"
     words = f"verify {PUBLISHED} --fit {fit} --json {numbers} --signals target_root"
     words += " target_lowest draft_root draft_lowest length"
-    assert main([*words.split(), "--verifiers", "likelihood", "numbers", "saved"]) == 0
+    cli(f"{words} --verifiers likelihood numbers saved")
     content = json.loads(numbers.read_text())
     fitted = content["fitted, other problems"]
     assert fitted["auc"] > 0.85 and content["numbers"]["auc"] > 0.8
@@ -112,8 +111,7 @@ def test_a_fit_to_the_published_pairs_needs_no_checkpoint(tmp_path):
         ("--signals target_root judge", "tiny-target"),
     ],
 )
-def test_flags_of_a_fit_that_are_refused(tmp_path, capsys, flags, noun):
+def test_flags_of_a_fit_that_are_refused(tmp_path, cli, flags, noun):
     words = f"verify {PUBLISHED} --fit {tmp_path}/fit.json {flags}"
-    assert main(words.split()) != 0
-    assert noun in capsys.readouterr().err
+    assert noun in cli(words, 2).err
     assert not (tmp_path / "fit.json").exists()

@@ -442,12 +442,11 @@ def test_no_refusal_of_a_command_holds_the_key(words, capfd, monkeypatch, key):
     assert KEY not in "".join(capfd.readouterr())
 
 
-def test_a_run_with_a_judge_on_a_port(server, words, capsys):
+def test_a_run_with_a_judge_on_a_port(server, words, cli):
     server.reply = by_draft
     words += f" --judge_port {server.server_address[1]}"
-    assert main(words.split()) == 2
-    assert "judge_url" in capsys.readouterr().err
-    assert main(words.replace(f"--judge_url {server.url}", "").split()) == 0
+    assert "judge_url" in cli(words, 2).err
+    cli(words.replace(f"--judge_url {server.url}", ""))
     assert {body["model"] for body in server.asked} == {"one-judge"}
 
 

@@ -117,12 +117,12 @@ def test_a_memory_gains_nothing_cold_and_has_a_row_of_its_own(lab):
         assert any("by sample" in fact for fact in result.summary.facts)
 
 
-def test_a_memory_does_not_begin_with_the_tokens_of_the_warm_up(lab, tmp_path):
+def test_a_memory_does_not_begin_with_the_tokens_of_the_warm_up(lab, tmp_path, cli):
     words = (
         f"run --dataset tiny:1 --n_samples 2 --temperature 0 --output {tmp_path}/run"
     )
     words += f" --variant {tmp_path}/mine.py:remembers --max_tokens_len 200"
-    assert main(words.split()) == 0
+    cli(words)
     records = [record for _, record in sorted(Store(tmp_path / "run").results())]
     passes = [r["stats"]["tokens"] / r["stats"]["target_passes"] for r in records]
     assert passes[0] == 1.0 < 1.5 < passes[1]

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from lr.commands.cli import main
 from lr.errors import SettingError
 from lr.measure.grading import Grader
 from lr.measure.report import RunResults, accuracy, markdown, read_run, summarise
@@ -149,19 +148,18 @@ def test_the_official_tools_folder(tmp_path):
     assert any("in 1 of 3" in fact for fact in summary.facts)
 
 
-def test_the_command_prints_and_writes_json(tmp_path, capsys):
+def test_the_command_prints_and_writes_json(tmp_path, cli):
     for mode, seconds in (("ar", 2.0), ("lr", 1.0)):
         head = {"settings": SETTINGS | {"mode": mode}}
         with Store.open(tmp_path / mode, head) as store:
             for number in range(8):
                 store.write(f"{number}.json", record(10 + number, seconds))
     words = f"report {tmp_path}/lr {tmp_path}/ar"
-    assert main([*words.split(), "--json", f"{tmp_path}/r.json"]) == 0
-    assert "2.00" in capsys.readouterr().out
+    assert "2.00" in cli(f"{words} --json {tmp_path}/r.json").out
     [row, _] = json.loads((tmp_path / "r.json").read_text())["rows"]
     assert row["speedup"] == pytest.approx(2.0)
     assert row["speedup, 95 %"] == row["middle half"] == pytest.approx([2.0, 2.0])
-    assert main([*words.split(), "--baseline", "sd"]) == 2
+    cli(f"{words} --baseline sd", 2)
 
 
 def test_one_sample_per_problem_has_wilsons_interval():

@@ -14,7 +14,6 @@ import pytest
 import torch
 from tests_root import ROOT
 
-from lr.commands.cli import main
 from lr.commands.run import OFFICIAL, RunCommand, RunModels
 from lr.errors import SettingError
 from lr.measure.running import engine_options, identified
@@ -42,15 +41,14 @@ def answers(count):
     return {f"{number}.json" for number in range(count)}
 
 
-def test_the_four_official_commands(tmp_path, capsys, monkeypatch):
+def test_the_four_official_commands(tmp_path, cli, monkeypatch):
     """Word for word but for the file's name; the machine has no CUDA device, so the
     tiny models answer, and a note says so."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.chdir(tmp_path)
     folders = []
     for mode, switches in OFFICIAL_MODES.items():
-        assert main(["run", "--dataset", str(SAMPLE), *switches.split()]) == 0
-        out, err = capsys.readouterr()
+        out, err = cli(f"run --dataset {SAMPLE} {switches}")
         assert "no CUDA device here" in err and f"mode {mode}: 4 answers" in err
         folders.append(out.strip())
         files = read(tmp_path / folders[-1])
@@ -58,27 +56,25 @@ def test_the_four_official_commands(tmp_path, capsys, monkeypatch):
         assert all(files[name].keys() >= OFFICIAL_FIELDS for name in answers(4))
         assert sum(files[name]["right"] for name in answers(4)) >= 3
         assert files["run.json"]["settings"]["mode"] == mode
-    assert main(["report", *folders]) == 0
-    shown = capsys.readouterr().out
+    shown = cli(f"report {' '.join(folders)}").out
     assert all(Path(folder).name in shown for folder in folders)
 
 
 @pytest.mark.parametrize("mode", [*OFFICIAL_MODES, "draft"])
-def test_modes_in_a_batch(mode, tmp_path, capsys):
+def test_modes_in_a_batch(mode, tmp_path, cli):
     words = f"run --dataset tiny:4 --mode {mode} --concurrency 10 --output {tmp_path}"
     words += " --verifier oracle"
-    assert main(words.split()) == 0
+    cli(words)
     records = [read(tmp_path)[name] for name in sorted(answers(4))]
     assert all(record["mode"] == mode for record in records)
     if mode != "draft":  # it is worse, by design
         assert sum(record["right"] for record in records) >= 3
     if mode == "lr":
         assert all(record["stats"]["judged"] > 0 for record in records)
-        assert main(words.split()) == 0
-        assert "4 of them there already" in capsys.readouterr().err
+        assert "4 of them there already" in cli(words).err
 
 
-def test_kill_9_in_the_middle_and_again(tmp_path):
+def test_kill_9_in_the_middle_and_again(tmp_path, cli):
     words = f"run --dataset tiny:9 --output {tmp_path} --mode draft --device cpu"
     killed = subprocess.Popen(
         [sys.executable, "-m", "lr", *words.split()],
@@ -92,15 +88,15 @@ def test_kill_9_in_the_middle_and_again(tmp_path):
     killed.wait()
     times = {path: path.stat().st_mtime_ns for path in tmp_path.glob("[0-9]*.json")}
     assert 2 <= len(times) < 9, "it was killed in the middle"
-    assert main(words.split()) == 0
+    cli(words)
     assert answers(9) <= read(tmp_path).keys() and not list(tmp_path.glob(".*"))
     assert all(path.stat().st_mtime_ns == time for path, time in times.items())
-    assert main([*words.split(), "--seed", "1"]) == 2, "another run is refused"
+    cli(f"{words} --seed 1", 2)  # another run is refused
 
 
 @pytest.mark.parametrize("failure", [KeyboardInterrupt(), StorageError("full")])
 def test_an_answer_without_all_its_files_is_answered_again(
-    failure, tmp_path, monkeypatch, capsys
+    failure, tmp_path, monkeypatch, cli
 ):
     """It comes when the pairs of the first answer are there and the answer is not."""
     write = Store.write
@@ -114,10 +110,10 @@ def test_an_answer_without_all_its_files_is_answered_again(
 
     monkeypatch.setattr(Store, "write", fails_once)
     words = f"run --dataset tiny:3 --mode lr --verifier oracle --save_pairs --output {tmp_path}"
-    assert main(words.split()) == (130 if isinstance(failure, KeyboardInterrupt) else 2)
-    assert "same command" in capsys.readouterr().err
+    code = 130 if isinstance(failure, KeyboardInterrupt) else 2
+    assert "same command" in cli(words, code).err
     assert "0.json" not in read(tmp_path)
-    assert main(words.split()) == 0
+    cli(words)
     assert answers(3) <= read(tmp_path).keys()
     assert all(read(tmp_path / "pairs")[name]["pairs"] for name in answers(3))
 
@@ -134,11 +130,10 @@ def test_an_answer_without_all_its_files_is_answered_again(
         (f"--output {os.devnull}/x", "written"),
     ],
 )
-def test_what_is_refused_before_anything_is_loaded(flags, named, capsys, monkeypatch):
+def test_what_is_refused_before_anything_is_loaded(flags, named, cli, monkeypatch):
     monkeypatch.setattr(RunModels, "reasoner", lambda *_: pytest.fail("loaded"))
-    assert main(["run", "--dataset", "tiny:3", *flags.split()]) == 2
-    captured = capsys.readouterr()
-    assert named in captured.err and captured.out == ""
+    out, err = cli(f"run --dataset tiny:3 {flags}", 2)
+    assert named in err and out == ""
 
 
 def cuda(monkeypatch, count):
@@ -168,26 +163,24 @@ def test_the_papers_protocol_is_a_window_of_one_pair():
 
 
 @pytest.mark.parametrize("flag", ["variant", "verifier"])
-def test_an_edited_file_makes_another_run(flag, tmp_path, monkeypatch, capsys):
+def test_an_edited_file_makes_another_run(flag, tmp_path, monkeypatch, cli):
     monkeypatch.chdir(tmp_path)
     code = (
         "from lr.spec.verifiers.base import Verifier\nfrom lr.types import Verdict\n"
         "class Mine(Verifier):\n    name = 'mine'\n"
         "    def judge(self, pairs):\n        return [Verdict({}, 'mine') for _ in pairs]\n"
     )
-    words = f"run --dataset tiny:1 --mode lr --{flag} mine.py:Mine".split()
+    words = f"run --dataset tiny:1 --mode lr --{flag} mine.py:Mine"
     Path("mine.py").write_text(code.format(False))
-    assert main([*words, "--output", "run"]) == main(words) == 0
-    first = capsys.readouterr().out.split()[-1]
+    cli(f"{words} --output run")
+    first = cli(words).out
     Path("mine.py").write_text(code.format(True))
-    assert main([*words, "--output", "run"]) == 2
-    assert "mine.py" in capsys.readouterr().err
+    assert "mine.py" in cli(f"{words} --output run", 2).err
     for module in [name for name in sys.modules if name.startswith("lr_plugin")]:
         monkeypatch.delitem(sys.modules, module)  # as in another process
-    assert main(words) == 0
-    assert capsys.readouterr().out.split()[-1] != first
+    assert cli(words).out != first
     Path("mine.py").write_text(code.format(False))
-    assert main([*words, "--output", "run"]) == 0, "the same code continues"
+    cli(f"{words} --output run")  # the same code continues
 
 
 def test_another_checkpoint_of_one_name_makes_another_run(tmp_path, monkeypatch):
@@ -215,21 +208,19 @@ def test_another_checkpoint_of_one_name_makes_another_run(tmp_path, monkeypatch)
     assert identified(served).keys() == {*served, "lr"}
 
 
-def test_a_run_says_what_was_left_out_and_not_graded(tmp_path, capsys):
+def test_a_run_says_what_was_left_out_and_not_graded(tmp_path, cli):
     program = {"prompt": "def f():\n", "test": "assert f()", "entry_point": "f"}
     rows = [program, {"problem": "How many?", "answer": ""}, {"question": "Why?"}]
     data, out = tmp_path / "data.jsonl", tmp_path / "out"
     data.write_text("\n".join(map(json.dumps, rows)), "utf-8")
     words = f"run --dataset {data} --mode draft --output {out} --model tiny-target"
     words += " --max_tokens_len 100"
-    assert main(words.split()) == 2
-    assert "--skip_bad_rows" in capsys.readouterr().err
-    assert main(f"{words} --skip_bad_rows".split()) == 0
-    notes = capsys.readouterr().err
+    assert "--skip_bad_rows" in cli(words, 2).err
+    notes = cli(f"{words} --skip_bad_rows").err
     assert "1 bad row" in notes and "2 NOT GRADED" in notes
     assert (out / "samples.jsonl").is_file()
-    assert main(f"{words} --skip_bad_rows --run_code".split()) == 0
-    assert "0/1 right (0%), 1 NOT GRADED" in capsys.readouterr().err
+    notes = cli(f"{words} --skip_bad_rows --run_code").err
+    assert "0/1 right (0%), 1 NOT GRADED" in notes
 
 
 def test_official_defaults():

@@ -87,9 +87,9 @@ def test_every_judged_pair_is_saved_with_its_answer(run):
         assert count >= record["stats"]["judged"] > 0
 
 
-def test_verify_against_the_oracle(run, tmp_path):
+def test_verify_against_the_oracle(run, tmp_path, cli):
     words = f"verify {run} --verifiers oracle exact --json {tmp_path}/v.json"
-    assert main([*words.split(), "--figure", str(tmp_path / "v.png")]) == 0
+    cli(f"{words} --figure {tmp_path}/v.png")
     numbers = json.loads((tmp_path / "v.json").read_text())
     oracle, exact = numbers["oracle"], numbers["exact"]
     assert oracle["error"] == oracle["order_flips"] == 0 and oracle["recall"] == 1
@@ -97,16 +97,14 @@ def test_verify_against_the_oracle(run, tmp_path):
     assert (tmp_path / "v.svg").stat().st_size > 1000
 
 
-def test_a_readers_labels_are_the_truth(run, tmp_path):
+def test_a_readers_labels_are_the_truth(run, tmp_path, cli):
     sheet = tmp_path / "sheet.jsonl"
-    words = f"verify {run} --sheet {sheet} --pairs_in_sheet 6"
-    assert main(words.split()) == 0
+    cli(f"verify {run} --sheet {sheet} --pairs_in_sheet 6")
     lines = [json.loads(line) for line in sheet.read_text().splitlines()]
     assert len(lines) == 6 and all(line["label"] is None for line in lines)
     labelled = [line | {"label": number < 3} for number, line in enumerate(lines)]
     sheet.write_text("\n".join(map(json.dumps, labelled)))
-    words = f"verify {sheet} --verifiers always never --json {tmp_path}/v.json"
-    assert main(words.split()) == 0
+    cli(f"verify {sheet} --verifiers always never --json {tmp_path}/v.json")
     numbers = json.loads((tmp_path / "v.json").read_text())
     assert numbers["always"]["error"] == 0.5 and numbers["never"]["recall"] == 0
 

@@ -11,8 +11,8 @@ from unittest.mock import patch
 
 import pytest
 import torch
+from kvcache_kit import small_cache
 
-from lr.kvcache.cache import PagedKVCache
 from lr.model.attention import AttentionKind, RaggedBatch, Tiles, reference_attention
 
 needs_triton = pytest.mark.skipif(
@@ -99,23 +99,9 @@ class Scene:
 
 def random_scene(seed, heads, block_size):
     chance = random.Random(seed)
-    cached = (chance.randint(1, 20), chance.randint(1, 9))
+    cached = (chance.randint(0, 20), chance.randint(0, 9))
     counts = tuple(chance.choice([1, 1, 2, 5, 17]) for _ in range(3))
     return Scene(heads, block_size, cached, counts)
-
-
-def new_cache(heads, block_size, num_blocks, dtype, device):
-    """One layer, in which free memory is full of NaN."""
-    return PagedKVCache(
-        num_layers=1,
-        num_kv_heads=heads[1],
-        head_dim=heads[2],
-        num_blocks=num_blocks,
-        block_size=block_size,
-        dtype=dtype,
-        device=device,
-        poison_freed=True,
-    )
 
 
 @torch.inference_mode()
@@ -127,8 +113,9 @@ def compare(kind, scene, dtype, device="cpu", *, roundings=8, spoiled=False):
     h, kv, d = scene.heads
     counts, parts = scene.counts, set()
     noise = torch.Generator().manual_seed(sum(counts) + h)
+    sizes = {"num_layers": 1, "num_kv_heads": kv, "head_dim": d, "device": device}
     cache, exact = (
-        new_cache(scene.heads, scene.block_size, 64, each, device)
+        small_cache(400, scene.block_size, dtype=each, **sizes)
         for each in (dtype, torch.float64)
     )
     tables = [cache.new() for _ in scene.cached]

@@ -1,11 +1,10 @@
-"""Every kind of attention against the reference in fp64: over ragged batches, forks and
-reused blocks, with freed blocks full of NaN; our kernels in Triton's interpreter;
+"""Every kind of attention against the reference in fp64, over ragged batches and forks,
+with free blocks full of NaN; our kernels in Triton's interpreter;
 FlashAttention's calls answered by an emulation; and all kinds on a GPU, if there is one.
 """
 
 import math
 import os
-import random
 import subprocess
 import sys
 from dataclasses import replace
@@ -15,75 +14,43 @@ import pytest
 import torch
 from attention_kit import (
     LARGE,
+    TILES,
     Scene,
     compare,
     fake_flash_attention,
     needs_triton,
-    new_cache,
     random_scene,
-    tile_attention,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lr.model.attention import LONG, SDPA, RaggedBatch, Tiles, reference_attention
+from lr.model.attention import SDPA
 from lr.model.attention_choice import AttentionNeeds, candidates
 
-CPU = torch.device("cpu")
+
+UNLIKE = Scene((6, 2, 8), 4, cached=(500, 1), counts=(1, 40, 1))
 
 
 @given(seed=st.integers(0, 10**6), block_size=st.sampled_from([1, 3, 4, 16]))
 @settings(max_examples=30, deadline=None)
 def test_every_kind_agrees_with_the_reference(seed, block_size):
-    """To 1e-12 in fp64, on a cache whose branches grow, fork, shrink and end; prompts,
-    single tokens and runs between come in one batch."""
-    chance = random.Random(seed)
-    noise = torch.Generator().manual_seed(seed)
-    cache = new_cache((6, 2, 8), block_size, 400, torch.float64, CPU)
-    tables = []
-    for _ in range(6):
-        # 1. Something happens to a branch.
-        table = chance.choice(tables) if tables else cache.new()
-        act = chance.choice(["open", "fork", "truncate", "release"])
-        if not tables:
-            tables.append(table)
-        elif act == "open":
-            tables.append(cache.new())
-        elif act == "fork" and table.length:
-            tables.append(cache.fork(table))
-        elif act == "truncate":
-            cache.truncate(table, chance.randint(0, table.length))
-        elif act == "release" and len(tables) > 1:
-            cache.release(table)
-            tables.remove(table)
-
-        # 2. A few new tokens for some branches.
-        chosen = chance.sample(tables, chance.randint(1, len(tables)))
-        counts = [chance.choice([1, 1, 2, 5, 9, LONG, 40]) for _ in chosen]
-        with cache.append(chosen, counts) as slots:
-            tokens = [[0] * count for count in counts]
-            batch = RaggedBatch.build(chosen, tokens, slots, wanted=counts, device=CPU)
-            kinds = [SDPA.ragged(batch, cache)]
-            kinds += [tile_attention(Tiles.of(batch, n), cache) for n in (1, 4)]
-            shape = len(slots), 6 + 2 + 2, 8  # rows as a layer makes them
-            heads = torch.randn(shape, dtype=torch.float64, generator=noise)
-            q, k, v = heads.split((6, 2, 2), 1)
-            expected = reference_attention(batch, cache)(0, q, k, v)
-            for attend in kinds:
-                mixed = attend(0, q, k, v)
-                torch.testing.assert_close(mixed, expected, rtol=0, atol=1e-12)
-    for table in tables:
-        cache.release(table)
+    """To 1e-12 in fp64: prompts, single tokens, runs between and a fork in one batch;
+    one sequence alone; and a few so unlike in length that each has a call of its own."""
+    scene = random_scene(seed, (6, 2, 8), block_size)
+    alone = replace(scene, cached=scene.cached[:1], counts=scene.counts[:1])
+    for kind in (SDPA, TILES):
+        for each in (scene, alone, UNLIKE):
+            compare(kind, each, torch.float64, roundings=4000)
 
 
 @needs_triton
 def test_our_kernels_are_right():
     """In Triton's interpreter, which is chosen when a kernel is defined: a process of
     its own."""
-    kit = Path(__file__).with_name("triton_kit.py")
+    program = Path(__file__).with_name("kernels_in_the_interpreter.py")
     path = os.pathsep.join(filter(None, sys.path))
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", kit],
+        [sys.executable, "-W", "ignore", program],
         env=os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": path},
         capture_output=True,
         text=True,

@@ -8,9 +8,8 @@ from dataclasses import replace
 import pytest
 import torch
 from attention_kit import TILES, fake_flash_attention, needs_triton, tile_attention
-from toy_kit import random_model
+from model_kit import random_model
 
-from lr.commands.cli import main
 from lr.errors import SettingError
 from lr.model.attention import REFERENCE, SDPA, Tiles
 from lr.model.attention_choice import (
@@ -149,7 +148,7 @@ def test_a_model_is_equipped_and_equipped_anew(monkeypatch):
         lambda name, needs: [(name, kinds[name])],
     )
     monkeypatch.setattr("lr.model.attention_choice.trial", lambda kind, needs: "")
-    model = random_model(0, layers=2)
+    model = random_model(0, num_layers=2)
     equip(model, "triton", graphs=False)
     assert model.norm.forward == model.layers[0].forward == "installed"
     assert not model.graphs
@@ -162,9 +161,8 @@ def test_a_model_is_equipped_and_equipped_anew(monkeypatch):
 @pytest.mark.skipif(
     torch.cuda.is_available(), reason="says what happens where there is no CUDA"
 )
-def test_info_says_what_is_taken_and_why(capsys):
-    assert main(["info"]) == 0
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+def test_info_says_what_is_taken_and_why(cli):
+    lines = [line.split() for line in cli("info").out.splitlines()]
     assert ["triton", "no:"] in [words[:2] for words in lines]
     assert ["sdpa", "taken"] in lines
 

@@ -11,8 +11,8 @@ from dataclasses import replace
 import pytest
 import torch
 from attention_kit import TILES
+from model_kit import poisoned, random_model, runner_on
 from torch.utils._python_dispatch import TorchDispatchMode
-from toy_kit import poisoned, random_model
 
 from lr.engine.runner import ModelRunner, Runners
 from lr.errors import SettingError
@@ -22,12 +22,12 @@ from lr.model.qwen import CausalLM
 V = 23
 
 
-MODEL = random_model(0, layers=2, vocab_size=V, context=128)
+MODEL = random_model(0, num_layers=2, vocab_size=V, max_position_embeddings=128)
 MODEL.attention = TILES
 
 
 def replaying(recorder=record_eager, rows=(1, 2, 4, 8)):
-    runner = ModelRunner(MODEL, num_blocks=80, block_size=4)
+    runner = runner_on(MODEL, num_blocks=80)
     runner.graphs = StepGraphs(MODEL, runner.cache, recorder, rows)
     return runner, runner.graphs
 
@@ -37,7 +37,7 @@ class Pair:
     compared, hidden states too."""
 
     def __init__(self):
-        plain = ModelRunner(MODEL, num_blocks=80, block_size=4)
+        plain = runner_on(MODEL, num_blocks=80)
         replays, self.graphs = replaying()
         self.runners = [poisoned(plain), poisoned(replays)]
         self.branches = []

@@ -10,7 +10,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from lr.commands.cli import main
 from lr.engine.runner import num_kv_blocks_needed
 from lr.measure.dummy import SHAPES
 from lr.measure.memory import free_bytes, model_bytes, plan_memory
@@ -116,15 +115,13 @@ def test_nothing_is_refused_where_nobody_knows_what_is_free():
     replace(plan(), free={"mps": None}).check()
 
 
-def test_the_papers_models_do_not_fit_one_gpu_of_80_gib(capsys):
+def test_the_papers_models_do_not_fit_one_gpu_of_80_gib(cli):
     """They fit its four; half of the target is on each of two."""
     devices = (
         "--target_device cuda:0,cuda:1 --draft_device cuda:2 --judge_device cuda:3"
     )
-    assert main(f"info {MODELS} {devices} --free_gib 79".split()) == 0
-    assert capsys.readouterr().out.count("30.5 GiB") == 2
-    assert main(f"info {MODELS} --target_device cuda:0 --free_gib 79".split()) == 2
-    out, error = capsys.readouterr()
+    assert cli(f"info {MODELS} {devices} --free_gib 79").out.count("30.5 GiB") == 2
+    out, error = cli(f"info {MODELS} --target_device cuda:0 --free_gib 79", 2)
     assert "together" in out and "cuda:0" in error
 
 
@@ -139,18 +136,17 @@ def test_the_papers_models_do_not_fit_one_gpu_of_80_gib(capsys):
     ],
 )
 def test_a_judge_that_is_target_or_draft_has_their_weights(
-    judge, draft, device, shares, capsys
+    judge, draft, device, shares, cli
 ):
     """A draft in four bits is another model."""
     models = f"--model Qwen3-32B --draft_model {draft} --judge_model {judge}"
     devices = f"--target_device cpu --judge_device {device}"
-    words = f"info {models} {devices} --free_gib 900"
-    assert main(words.split()) == 0
-    [line] = [x for x in capsys.readouterr().out.splitlines() if " judge " in x]
+    shown = cli(f"info {models} {devices} --free_gib 900").out
+    [line] = [line for line in shown.splitlines() if " judge " in line]
     assert ("shared" in line and " 0.0 GiB" in line) == shares
 
 
-def test_lr_run_plans_before_it_loads(tmp_path, capsys, monkeypatch):
+def test_lr_run_plans_before_it_loads(tmp_path, cli, monkeypatch):
     monkeypatch.setattr("lr.measure.memory.free_bytes", lambda _: 8 << 30)
     loaded = lambda *_, **__: pytest.fail("models were loaded")  # noqa: E731
     monkeypatch.setattr("lr.engine.loading.load_model", loaded)
@@ -158,5 +154,4 @@ def test_lr_run_plans_before_it_loads(tmp_path, capsys, monkeypatch):
     words = (
         f"run --dataset tiny:2 {models} --device cpu --mode lr --output {tmp_path}/r"
     )
-    assert main(words.split()) == 2
-    assert "do not fit on cpu" in capsys.readouterr().err
+    assert "do not fit on cpu" in cli(words, 2).err

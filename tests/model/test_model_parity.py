@@ -1,5 +1,5 @@
 """Our network computes what transformers computes, from the same checkpoint, to 1e-10
-in fp64."""
+in fp64, with a cache and without."""
 
 import pytest
 import torch
@@ -10,11 +10,15 @@ from model_kit import (
     hf_logits,
     hf_model,
     our_logits,
+    poisoned,
     random_tokens,
+    runner_on,
 )
 from transformers import AutoModelForCausalLM
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
+from lr.kvcache.invariant import check_cache
+from lr.model.attention import REFERENCE, SDPA
 from lr.model.config import read_config
 from lr.model.layers import inverse_frequencies
 from lr.model.weights import load_model
@@ -141,3 +145,37 @@ def test_lower_precision(tmp_path, kind, dtype, tolerance):
     assert ours.dtype is dtype
     error = float((ours.double() - expected).abs().mean() / expected.std())
     assert error < tolerance
+
+
+CACHED = (0, 1, 15, 16, 17, 40)
+CHUNKS = (1, 2, 5, 16, 33)
+TOKENS = random_tokens(max(CACHED) + max(CHUNKS))
+
+
+@pytest.mark.parametrize("attention", [REFERENCE, SDPA])
+@pytest.mark.parametrize("kind", KINDS)
+def test_chunks_after_a_cache_in_one_ragged_batch(tmp_path, kind, attention):
+    """m tokens fed earlier, then c more: all branches of the grid in one forward, in a
+    scrambled order; those with nothing cached are prompts. Blocks hold 16 tokens; m
+    stands before, at and after their edges. Heads are in groups of two, positions go
+    beyond YaRN's 32. Whoever reads what is not the branch's own finds NaN."""
+    theirs = hf_model(kind, rope_parameters=YARN)
+    theirs.save_pretrained(tmp_path)
+    expected = hf_logits(theirs, TOKENS)
+    model = load_model(tmp_path, dtype=torch.float64)
+    model.attention = attention
+    runner = poisoned(runner_on(model, num_blocks=200, block_size=16))
+    grid = [(m, c) for c in CHUNKS for m in CACHED]
+    grid = [grid[7 * i % len(grid)] for i in range(len(grid))]
+    branches = [runner.open(TOKENS[: m or c].tolist()) for m, c in grid]
+    cached = [branch for branch, (m, _) in zip(branches, grid, strict=True) if m]
+    for branch, logits in zip(cached, runner.forward(cached), strict=True):
+        m = len(branch)
+        torch.testing.assert_close(logits, expected[m - 1], rtol=0, atol=1e-10)
+    for branch, (m, c) in zip(branches, grid, strict=True):
+        branch.extend(TOKENS[m : m + c].tolist() if m else [])
+    for (m, c), logits in zip(
+        grid, runner.forward(branches, logits="all"), strict=True
+    ):
+        torch.testing.assert_close(logits, expected[m : m + c], rtol=0, atol=1e-10)
+    check_cache(runner.cache, [branch.table for branch in branches])

@@ -12,9 +12,8 @@ from multiprocessing import active_children
 import pytest
 import torch
 import torch.distributed as dist
-from model_kit import hf_model
+from model_kit import hf_model, runner_on
 
-from lr.engine.runner import ModelRunner
 from lr.errors import SettingError
 from lr.model.attention import REFERENCE
 from lr.model.ranks import RankLM, WorkerError, load_parallel
@@ -28,7 +27,7 @@ LIMIT = 30.0
 def compute(model):
     """All that a model computes in a scenario with a prompt in pieces, forks, copy on
     write and cut branches, in a row."""
-    runner = ModelRunner(model, num_blocks=24, block_size=4, max_batch_tokens=8)
+    runner = runner_on(model, num_blocks=24, max_batch_tokens=8)
     noise = torch.Generator().manual_seed(5)
 
     def tokens(count):
@@ -61,12 +60,12 @@ def compute(model):
     "size, kind, changes",
     [
         (2, "qwen3", {"tie_word_embeddings": False}),
-        (4, "qwen2", {"num_key_value_heads": 1, "tie_word_embeddings": True}),
+        (4, "qwen2", {"num_key_value_heads": 2, "tie_word_embeddings": True}),
     ],
 )
 def test_logits_and_hidden_states_are_those_of_one_rank(size, kind, changes, tmp_path):
-    """fp64, to 1e-10. 4 query heads, a vocabulary of 61, which neither 2 nor 4
-    divides."""
+    """fp64, to 1e-10. 4 query heads, of which two share a KV head, so two of four ranks
+    do; a vocabulary of 61, which neither 2 nor 4 divides."""
     hf_model(kind, **changes).save_pretrained(tmp_path, max_shard_size="30KB")
     alone = compute(load_model(tmp_path))
     model = load_parallel(tmp_path, [CPU] * size)
@@ -85,7 +84,7 @@ def test_logits_and_hidden_states_are_those_of_one_rank(size, kind, changes, tmp
 def test_what_nobody_holds_ends_on_all_ranks():
     model = load_parallel("tiny-target", [CPU] * 2)
     for _ in range(2):  # the second forward drops the first cache
-        runner = ModelRunner(model, num_blocks=4)
+        runner = runner_on(model)
         runner.forward([runner.open([5])])
         gc.collect()
         assert list(other_ranks(model).caches) == [runner.cache]
@@ -101,7 +100,7 @@ def other_ranks(model):
 
 def feed_for_ever(model, strike=None):
     """Decode; `strike` happens in the middle, in another thread."""
-    runner = ModelRunner(model, num_blocks=40)
+    runner = runner_on(model)
     branch = runner.open([5, 6, 7])
     while True:
         runner.forward([branch])

@@ -19,19 +19,6 @@ CPU = torch.device("cpu")
 TINY = read_config(resolve("tiny-target"))
 
 
-def test_ranks_that_outnumber_the_kv_heads_share_them():
-    """8 query heads, 2 KV heads, 4 ranks: query heads 6 and 7 of rank 3 look at KV head
-    1, which rank 2 has too.
-    """
-    config = replace(TINY, num_heads=8, num_kv_heads=2, head_dim=16)
-    _, _, q, k, *_ = zip(*(cuts(config, rank, 4) for rank in range(4)), strict=True)
-    rows = [
-        [(cut.slices[0].start, cut.slices[0].stop) for cut in each] for each in (q, k)
-    ]
-    assert rows[0] == [(0, 32), (32, 64), (64, 96), (96, 128)]
-    assert rows[1] == [(0, 16), (0, 16), (16, 32), (16, 32)]
-
-
 @pytest.mark.parametrize("tied", [False, True])
 def test_a_rank_reads_its_part_and_no_more(tied):
     """Of a large model, whose norms, which all read, are nothing beside the rest."""

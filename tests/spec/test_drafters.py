@@ -5,10 +5,9 @@ drafter must keep to.
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from token_kit import DRAFTERS, UNSURE
-from toy_kit import random_model
+from model_kit import runner_on
+from toy_kit import DRAFTERS, PROPOSER, UNSURE
 
-from lr.engine.runner import ModelRunner
 from lr.kvcache.branch import BlockTable, Branch
 from lr.rng import Stream
 from lr.spec.acceptance import follow
@@ -59,11 +58,7 @@ def test_lookups_against_their_definition(tokens, longest, k):
     assert chain(LookupDrafter(longest, 1), tokens, k) == looked_up(tokens, longest, k)
 
 
-def runner():
-    return ModelRunner(random_model(7), num_blocks=200, block_size=4)
-
-
-REFERENCE = runner()
+REFERENCE = runner_on(PROPOSER)
 
 
 def law_after(text, sampling):
@@ -80,7 +75,7 @@ def test_a_draft_model_proposes_what_it_would_write(coupling):
     target's keys if they are shared; it catches up, one token late or many.
     """
     sampling = SamplingParams(0.8, top_p=0.9)
-    drafter = ModelDrafter(runner(), sampling, coupling)
+    drafter = ModelDrafter(runner_on(PROPOSER), sampling, coupling)
     question = context([5, 6, 7], offset=4)
     for extra in ([], [8], [9, 9, 5, 6]):
         question.branch.tokens.extend(extra)
@@ -104,7 +99,7 @@ def test_a_chain_ends_where_the_draft_is_unsure():
     for first in range(4, 12):
         text = [5, 6, first]
         whole, cut = (
-            ModelDrafter(runner(), sampling, confidence=confidence)
+            ModelDrafter(runner_on(PROPOSER), sampling, confidence=confidence)
             for confidence in (0.0, UNSURE)
         )
         [expected] = whole.propose([context(text)], 6)
@@ -120,7 +115,7 @@ def test_a_chain_ends_where_the_draft_is_unsure():
 
 
 def test_a_tree_has_the_likeliest_tokens_at_every_node():
-    drafter = TreeDrafter(runner(), SamplingParams(0.0), branching=(3, 2, 1))
+    drafter = TreeDrafter(runner_on(PROPOSER), SamplingParams(0.0), branching=(3, 2, 1))
     [tree] = drafter.propose([context([5, 6, 7])], 8)
     sizes = [len(family) for family in tree.families()]
     assert sizes == [3, *[2] * 3, *[1] * 6, *[0] * 6]
@@ -135,7 +130,7 @@ def test_a_tree_has_the_likeliest_tokens_at_every_node():
 
 def test_a_shared_tree_begins_with_the_draw_itself():
     sampling = SamplingParams(1.0)
-    drafter = TreeDrafter(runner(), sampling, Coupling.SHARED, branching=(2, 2))
+    drafter = TreeDrafter(runner_on(PROPOSER), sampling, Coupling.SHARED, branching=(2, 2))
     question = context([5, 6, 7])
     [tree] = drafter.propose([question], 8)
     drawn = []

@@ -6,20 +6,20 @@ from functools import partial
 
 import pytest
 import torch
-from token_kit import Choices
-from toy_kit import EOS, PROMPT, random_model
+from law_kit import Choices
+from model_kit import random_model, runner_on
+from toy_kit import PROMPT
 
 from lr import speculative
-from lr.engine.runner import ModelRunner
 from lr.rng import Stream
 from lr.types import SamplingParams
 
 LENGTH = 3
+END = frozenset({1})
 
 
 def runner(seed, vocab_size=3):
-    model = random_model(seed, vocab_size=vocab_size)
-    return ModelRunner(model, num_blocks=40, block_size=2)
+    return runner_on(random_model(seed, vocab_size=vocab_size), block_size=2)
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_the_page_emits_the_law_of_the_target(draft_seed, sampling, monkeypatch)
 
     def run(k):
         rounds = speculative.speculative_sampling(
-            [2, 0, 1], draft, target, sampling, Stream.root(0), LENGTH, k=k
+            [2, 0, 1], draft, target, sampling, Stream.root(0), LENGTH, END, k
         )
         return tuple(token for tokens in rounds for token in tokens)
 
@@ -48,20 +48,6 @@ def test_the_page_emits_the_law_of_the_target(draft_seed, sampling, monkeypatch)
     assert law.keys() == plain.keys()
     assert all(law[text] == pytest.approx(plain[text], abs=1e-12) for text in plain)
     assert draft.cache.pool.num_used == target.cache.pool.num_used == 0
-
-
-def test_at_temperature_0_the_page_is_greedy_decoding():
-    draft, target = runner(1, 12), runner(0, 12)
-    rounds = speculative.speculative_sampling(
-        PROMPT, draft, target, SamplingParams(0.0), Stream.root(0), 30, frozenset({EOS})
-    )
-    written = [token for tokens in rounds for token in tokens]
-    branch = target.open(PROMPT)
-    for token in written:
-        [logits] = target.forward([branch])
-        assert token == logits.argmax()
-        branch.append(token)
-    assert len(written) == 30 or written[-1] == EOS
 
 
 def test_no_decision_uses_the_number_of_another(monkeypatch):

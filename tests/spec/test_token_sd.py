@@ -8,8 +8,18 @@ from functools import cache, partial
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from token_kit import DRAFTERS, RULES, Choices, fits, runner_of
-from toy_kit import EOS, PROMPT, decode_plainly, random_model, tokens_of, writer
+from law_kit import Choices
+from model_kit import random_model, runner_on
+from toy_kit import (
+    DRAFTERS,
+    EOS,
+    PROMPT,
+    RULES,
+    decode_plainly,
+    fits,
+    tokens_of,
+    writer,
+)
 
 from lr.errors import SettingError
 from lr.spec import acceptance, drafters, write
@@ -111,27 +121,30 @@ def test_branches_of_a_batch_do_not_influence_each_other(name, rule):
     """
     prompts = [[5, 6, 7], [8], [5, 6, 5, 6, 5], [9, 0, 9, 0, 9, 0, 9]]
 
-    def run(order):
+    def run(*order):
+        """Two steps of each branch, by prompt and index."""
         drafter = DRAFTERS[name](SamplingParams(0.9))
         target = speculating(0, drafter, rule, 4, temperature=0.9, seed=3)
         branches = [target.runner.open(prompts[i]) for i in order]
-        written = [[] for _ in order]
+        written = {}
         for index in range(2):
-            rows = zip(order, branches, strict=True)
-            jobs = [target.job(branch, 100 * i + index, 14) for i, branch in rows]
-            for steps, step in zip(written, target.write(jobs), strict=True):
-                steps.append(step)
+            keys = [(i, index) for i in order]
+            jobs = [
+                target.job(branch, 100 * i + index, 14)
+                for i, branch in zip(order, branches, strict=True)
+            ]
+            written |= zip(keys, target.write(jobs), strict=True)
             assert all(b.num_computed_tokens == len(b) - 1 for b in branches)
         return written
 
-    together = run([0, 1, 2, 3])
-    assert run([2, 0, 3, 1]) == [together[i] for i in (2, 0, 3, 1)]
-    assert [run([i])[0] for i in range(4)] == together
+    together = run(0, 1, 2, 3)
+    assert run(2, 0, 3, 1) == together
+    assert run(0) | run(1) | run(2) | run(3) == together
 
 
 def test_what_a_rule_cannot_take_is_refused():
     """For block verification noise that is drawn twice, and trees."""
-    runner = runner_of(MODELS[0])
+    runner = runner_on(MODELS[0])
     shared = ModelDrafter(runner, SamplingParams(1.0), coupling=Coupling.SHARED)
     for drafter in (shared, TreeDrafter(runner, SamplingParams(1.0))):
         with pytest.raises(SettingError, match="block"):

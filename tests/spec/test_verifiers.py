@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from reasoner_kit import write_foreign_checkpoint
+from model_kit import random_model, write_foreign_checkpoint
 from torch.nn import functional as F
-from toy_kit import random_model
 from verifier_kit import (
     ADD,
     ADD_OTHERWISE,

@@ -1,16 +1,17 @@
 """Every closed form against the real scheduler on a simulated clock: exactly where it
-can be, then statistically (see `theory_kit.py`).
+can be, then statistically.
 
 Exactly: X, the number of drafts accepted before the first reject, is the only chance
 there is. So one deterministic stage is simulated for each X, and weighing them with
 P(X) = a^X (1 - a) gives the speedup of the scheduler without any sampling.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
 import pytest
-from theory_kit import Replay, stage
 
 from lr.spec.protocol import Schedule, SchedulerConfig, WorkKind
 from lr.theory.asynchronous import async_parallelism, lr_async_speedup, stage_times
@@ -22,6 +23,26 @@ from lr.theory.synchronous import lr_sync_cycle_speedup, sd_speedup
 
 WINDOWS = {"paper": Schedule.PAPER, "depth": Schedule.DEPTH}
 POINT = Point(0.35, 0.25, 3, 0.2, 0.05, 3, 2.0, 0.3, 0.2, 1500, 1)
+
+
+@dataclass(frozen=True)
+class Replay:
+    """Given outcomes by step number, repeated cyclically."""
+
+    outcomes: Sequence[bool]
+
+    def equivalent(self, index, position, sibling):
+        return self.outcomes[index % len(self.outcomes)]
+
+
+def stage(schedule, depth, accepted, c, v=0.0):
+    """One stage in which so many drafts are accepted and the next is not. Target steps
+    take 1, drafts c, verdicts v.
+    """
+    outcomes = Replay([True] * accepted + [False])
+    world = World(outcomes, draft=Constant(c), judge=Constant(v))
+    config = SchedulerConfig(ENDLESS, schedule, depth)
+    return simulate(config, world, accepted + 1)
 
 
 @pytest.mark.parametrize("window", ["paper", "depth"])
@@ -86,3 +107,15 @@ def test_the_product_exactly():
     product_of_both = g * lr_async_speedup(0.6, 3, 0.2)
     hybrid = hybrid_speedup(0.6, 0.6, 0.2, 0.1, 3, 4, "async")
     assert hybrid == pytest.approx(product_of_both, rel=1e-12)
+
+
+def test_without_need_of_target_steps():
+    """A step costs its draft and its score while it is accepted, and a target step
+    where it is not.
+    """
+    world = World(
+        Replay([True, True, False]), draft=Constant(0.2), judge=Constant(0.05)
+    )
+    config = SchedulerConfig(ENDLESS, Schedule.SYNC, 1, needs_target_step=False)
+    outcome = simulate(config, world, 3)
+    assert outcome.seconds == pytest.approx(3 * (0.2 + 0.05) + 1, abs=1e-12)

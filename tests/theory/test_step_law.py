@@ -6,7 +6,7 @@ from functools import cache, partial
 from math import exp
 
 import pytest
-from token_kit import pair as models_of
+from law_kit import pair as models_of
 from toy_kit import OneByOne
 
 from lr.kvcache.branch import common_length

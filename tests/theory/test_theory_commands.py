@@ -7,7 +7,6 @@ import re
 import pytest
 from tests_root import ROOT
 
-from lr.commands.cli import main
 from lr.theory.calibration import Calibration
 from lr.theory.formula_vs_simulation import FORMULAS
 
@@ -15,11 +14,10 @@ from lr.theory.formula_vs_simulation import FORMULAS
 @pytest.mark.parametrize(
     "words", ["--formula lr_async", "--alpha 0 --c 0", "--alpha 1 --c 0"]
 )
-def test_theory_prints_formulas_beside_their_simulation(words, capsys):
+def test_theory_prints_formulas_beside_their_simulation(words, cli):
     """Formulas that mean nothing at the ends of the scale say so; the others stand in
     the table."""
-    assert main(["theory", *words.split(), "--steps", "400"]) == 0
-    shown = capsys.readouterr().out
+    shown = cli(f"theory {words} --steps 400").out
     chosen = [
         f.name
         for f in FORMULAS
@@ -43,16 +41,14 @@ def test_theory_prints_formulas_beside_their_simulation(words, capsys):
         "calibrate --output not/here/file.json",
     ],
 )
-def test_a_wrong_value_is_one_message(words, capsys):
-    command, flag, value = words.split()
-    assert main([command, flag, value]) == 2
-    shown = capsys.readouterr()
-    assert flag.removeprefix("--") in shown.err and shown.err.count("\n") == 1
-    assert not shown.out
+def test_a_wrong_value_is_one_message(words, cli):
+    out, err = cli(words, 2)
+    flag = words.split()[1].removeprefix("--")
+    assert flag in err and err.count("\n") == 1 and not out
 
 
 @pytest.mark.usefixtures("whole_targets", "coarse_predictions", "short_answers")
-def test_the_tiny_models_are_calibrated_and_compared(tmp_path, capsys, monkeypatch):
+def test_the_tiny_models_are_calibrated_and_compared(tmp_path, cli, monkeypatch):
     """Four problems: large errors, but every figure is there."""
     from lr.commands import theory
 
@@ -60,8 +56,8 @@ def test_the_tiny_models_are_calibrated_and_compared(tmp_path, capsys, monkeypat
         theory, "COMPARED_WAYS", dict(list(theory.COMPARED_WAYS.items())[:3])
     )
     output, comparison = tmp_path / "tiny.json", tmp_path / "comparison.json"
-    words = "calibrate --verifier oracle --problems 4 --compare 2".split()
-    assert main([*words, "--output", str(output), "--json", str(comparison)]) == 0
+    words = "calibrate --verifier oracle --problems 4 --compare 2"
+    cli(f"{words} --output {output} --json {comparison}")
     calibration = Calibration.load(output)
     assert 0.3 < calibration.alpha1 <= 1 and 0.3 < calibration.alpha2 < 1
     assert 0 < calibration.c1 < 0.6 and 0 < calibration.c2 < 0.6 and calibration.v < 0.1

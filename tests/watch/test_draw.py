@@ -2,10 +2,9 @@
 
 import matplotlib as mpl
 import pytest
-import torch
+from kvcache_kit import small_cache
 from watch_kit import scripted
 
-from lr.kvcache.cache import PagedKVCache
 from lr.spec.protocol import Limits, SchedulerConfig
 from lr.watch.figures.cache import draw_blocks
 from lr.watch.figures.clock import CANCELLED, OPEN, timeline_of
@@ -70,15 +69,7 @@ def test_a_rejected_step_stands_beside_its_correction():
 
 
 def test_blocks_show_owners_and_valid_tokens_only():
-    cache = PagedKVCache(
-        num_layers=1,
-        num_kv_heads=1,
-        head_dim=1,
-        num_blocks=4,
-        block_size=2,
-        dtype=torch.float32,
-        device="cpu",
-    )
+    cache = small_cache(num_blocks=4, block_size=2)
     table = cache.new()
     with cache.append([table], [3]):
         pass

@@ -7,18 +7,16 @@ from pathlib import Path
 
 from tests_root import ROOT
 
-from lr.commands.cli import main
-
 PLAN = ROOT / "notebooks" / "README.md"
 LECTURES = PLAN.read_text("utf-8").split("## A lecture of")[1]
 
 
-def test_the_plans_stops_are_in_the_page_of_its_command(tmp_path, monkeypatch):
+def test_the_plans_stops_are_in_the_page_of_its_command(tmp_path, monkeypatch, cli):
     tables = [line for line in LECTURES.splitlines() if line.startswith("|")]
     stops = re.findall(r"\*\*([^*]+)\*\*", "\n".join(tables))
     assert "`lr play`" in LECTURES and len(stops) >= 6
     monkeypatch.chdir(tmp_path)
-    assert main(["play"]) == 0
+    cli("play")
     page = Path("board.html").read_text("utf-8")
     data = re.search(r'id="data">(.*?)</script>', page, re.DOTALL)
     assert data

@@ -10,7 +10,6 @@ from itertools import pairwise
 import pytest
 from watch_kit import NASTY, as_file, nasty, scripted, tiny
 
-from lr.commands.cli import main
 from lr.watch.figures.clock import CANCELLED, timeline_of
 from lr.watch.figures.style import COLOURS, WASHES
 from lr.watch.figures.tree import cards_of
@@ -108,13 +107,12 @@ def test_figures_and_player_have_the_same_colours():
     assert {name: light[f"{name}-wash"] for name in WASHES} == WASHES
 
 
-def test_the_command_writes_a_page_and_spares_the_trace(tmp_path, capsys):
+def test_the_command_writes_a_page_and_spares_the_trace(tmp_path, cli):
     trace = as_file(scripted(), tmp_path / "run.jsonl")
     before = trace.read_bytes()
-    assert main(["play", str(trace)]) == 0
+    cli(f"play {trace}")
     assert (tmp_path / "run.html").read_text("utf-8").startswith("<!DOCTYPE html>")
-    assert main(["play", str(trace), "-o", str(trace)]) == 2
-    assert "trace itself" in capsys.readouterr().err
+    assert "trace itself" in cli(f"play {trace} -o {trace}", 2).err
     assert trace.read_bytes() == before
 
 

@@ -13,13 +13,10 @@ import pytest
 from tests_root import ROOT
 from watch_kit import QUESTION, as_file, script_session, scripted, talk
 
-from lr.commands.cli import main
 from lr.reasoner import Reasoner
 from lr.watch.stepper.live import LiveSource
 from lr.watch.stepper.session import Session
 from lr.watch.trace.file import read_trace
-
-STEP = ["step", "--verifier", "oracle"]
 
 
 def test_a_walk_with_a_forced_verdict(tmp_path):
@@ -68,13 +65,13 @@ def test_a_cache_that_is_full_is_said_and_nothing_is_lost():
 
 
 @pytest.mark.usefixtures("whole_targets")
-def test_the_page_shows_what_is_shown(monkeypatch, capsys):
+def test_the_page_shows_what_is_shown(monkeypatch, cli):
     page = (ROOT / "docs" / "step.md").read_text("utf-8")
     samples = re.findall(r"^```text\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr(sys, "stdin", io.StringIO("?\nv\nf\nx\ns 2\nc\n"))
-    assert main(STEP) == 0
-    shown = "\n".join(line.rstrip() for line in capsys.readouterr().out.splitlines())
+    lines = cli("step --verifier oracle").out.splitlines()
+    shown = "\n".join(map(str.rstrip, lines))
     assert len(samples) == 2
     for sample in samples:
         assert sample.rstrip() in shown

@@ -10,7 +10,6 @@ from tests_root import python
 from watch_kit import scripted
 
 from lr.commands.answer import saving
-from lr.commands.cli import main
 from lr.reasoner import Reasoner
 from lr.trace import Ended, stats_of
 from lr.watch.trace.file import (
@@ -142,16 +141,14 @@ def test_what_is_wrong_is_said_with_its_line(broken, noun):
         parse_trace(broken)
 
 
-def test_the_command_checks_a_trace(tmp_path, capsys):
+def test_the_command_checks_a_trace(tmp_path, cli):
     file = tmp_path / "t.jsonl"
     write_trace(file, scripted())
-    assert main(["trace", str(file)]) == 0
-    assert "width 2" in capsys.readouterr().out
+    assert "width 2" in cli(f"trace {file}").out
     lines = file.read_text("utf-8").splitlines()
     file.write_text("\n".join([*lines[:9], lines[9][:20]]), "utf-8")  # killed writing
     assert len(read_trace(file).records) == 8
-    assert main(["trace", str(file)]) == 0
-    assert "cut short" in capsys.readouterr().out
+    assert "cut short" in cli(f"trace {file}").out
 
 
 def test_reading_needs_no_torch():

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
-from reasoner_kit import with_loader
+from model_kit import with_loader
 from rich.console import Console
 
 from lr.commands.trace import StepperPrompt

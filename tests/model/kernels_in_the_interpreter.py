@@ -7,15 +7,12 @@ from unittest.mock import Mock, patch
 
 import torch
 from attention_kit import LARGE, Scene, compare
-from toy_kit import randomised
+from model_kit import random_model, runner_on
 from triton.runtime import interpreter
 
-from lr.engine.runner import ModelRunner
 from lr.kernels import attention, fused, install
 from lr.kernels.attention import TRITON
 from lr.model.attention_choice import AttentionNeeds, trial
-from lr.model.config import ModelConfig
-from lr.model.qwen import CausalLM
 
 CPU = torch.device("cpu")
 
@@ -59,14 +56,23 @@ def keys_may_be_divided():
 def layers_are_right(qk_norm, dtype):
     """A model on kernels computes what it computes without them; a layer whose norm has
     a hook computes without them, and the hook runs."""
-    config = ModelConfig(
-        31, 20, 36, 2, 2, 1, 8, 64, 0.1, 1e4, not qk_norm, qk_norm, True
-    )
-    model = randomised(CausalLM(config).eval(), 1).to(dtype)
+    model = random_model(
+        1,
+        torch.float32,
+        vocab_size=31,
+        hidden_size=20,
+        intermediate_size=36,
+        num_layers=2,
+        num_heads=2,
+        num_kv_heads=1,
+        rms_norm_eps=0.1,
+        qkv_bias=not qk_norm,
+        qk_norm=qk_norm,
+    ).to(dtype)
 
     def logits(*prompts):
         """After the prompts, and after two more tokens of each, one by one."""
-        runner = ModelRunner(model, num_blocks=32, block_size=4)
+        runner = runner_on(model, num_blocks=32)
         branches = [runner.open(prompt) for prompt in prompts]
         rows = runner.forward(branches)
         for branch in branches:

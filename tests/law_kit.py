@@ -1,6 +1,5 @@
-"""What the tests of token-level speculation share: small worlds for the acceptance rules
-(conditional tables for target and draft, shapes of trees, rounds ready to be verified),
-and every drafter and every rule by name, on random models.
+"""Laws of small worlds: conditional tables for target and draft, shapes of trees, the
+enumeration of all choices, and whether counts may have come from given chances.
 """
 
 from collections import Counter
@@ -8,15 +7,9 @@ from functools import cache
 
 import torch
 from scipy.stats import chisquare
-from toy_kit import EOS, random_model
 
-from lr.engine.runner import ModelRunner
 from lr.rng import Stream
-from lr.spec.acceptance import BlockRule, MatchRule, RejectRule
-from lr.spec.drafters import LookupDrafter, ModelDrafter, TreeDrafter
-from lr.spec.proposal import EMPTY, ROOT, Draws, Proposal
-from lr.spec.token_sd import Drafter
-from lr.types import Coupling
+from lr.spec.proposal import ROOT, Draws
 from lr.variants.kit.tokens import random_rows as random_law
 
 EXACT = 1e-12
@@ -128,58 +121,3 @@ class Choices:
     def __lt__(self, chance):
         """A uniform number is compared with a chance, once."""
         return bool(self.choose([1 - chance, chance]))
-
-
-DRAFT = random_model(7)
-END = frozenset({EOS})
-UNSURE = 0.42  # half of this random model's places are less sure than that
-
-
-def runner_of(model):
-    return ModelRunner(model, num_blocks=400, block_size=4)
-
-
-class Stubborn(Drafter):
-    """Proposes the same tokens whatever the text: mostly wrong, sometimes with the end
-    of the text or a boundary inside.
-    """
-
-    name = "stubborn"
-
-    def __init__(self, tokens=(5, EOS, 0, 6, 0)):
-        self.tokens = tuple(tokens)
-
-    def propose(self, contexts, k):
-        return [
-            Proposal.chain(self.tokens[: min(k, c.limit)]) if c.limit > 0 else EMPTY
-            for c in contexts
-        ]
-
-
-DRAFTERS = {
-    "ngram": lambda s: LookupDrafter(3, 1),
-    "draft": lambda s: ModelDrafter(runner_of(DRAFT), s, eos_ids=END),
-    "draft unsure": lambda s: ModelDrafter(runner_of(DRAFT), s, confidence=UNSURE),
-    "draft shared": lambda s: ModelDrafter(
-        runner_of(DRAFT), s, coupling=Coupling.SHARED
-    ),
-    "tree": lambda s: TreeDrafter(
-        runner_of(DRAFT), s, branching=(3, 2, 1), eos_ids=END
-    ),
-    "tree shared": lambda s: TreeDrafter(
-        runner_of(DRAFT), s, branching=(2, 2, 2), coupling=Coupling.SHARED
-    ),
-    "stubborn": lambda s: Stubborn(),
-}
-RULES = {
-    "reject": RejectRule(),
-    "block": BlockRule(),
-    "match": MatchRule(),
-}
-OF_TREES = {"tree", "tree shared"}
-COUPLED = {"draft shared", "tree shared"}
-
-
-def fits(drafter, rule):
-    """Block verification takes chains, and drafts whose noise is new in every round."""
-    return rule != "block" or drafter not in OF_TREES | COUPLED

@@ -1,5 +1,4 @@
-"""What the tests of the cache share: a small cache, tokens with a key and value of
-their own, contents, snapshots.
+"""Small caches, tokens with a key and value of their own, contents, snapshots.
 
 A "token" is an integer; each (token, layer, head, coordinate) has its own key, and the
 value is minus the key. So whatever is mixed up, layers, heads, slots or branches, is
@@ -18,17 +17,11 @@ class ForwardFailed(Exception):
     """Stands for whatever goes wrong in a forward pass."""
 
 
-def small_cache(num_blocks=16, block_size=4):
-    return PagedKVCache(
-        num_layers=LAYERS,
-        num_kv_heads=HEADS,
-        head_dim=DIM,
-        num_blocks=num_blocks,
-        block_size=block_size,
-        dtype=torch.float64,
-        device="cpu",
-        poison_freed=True,
-    )
+def small_cache(num_blocks=16, block_size=4, **changes):
+    """Its free memory is full of NaN."""
+    usual = {"num_layers": LAYERS, "num_kv_heads": HEADS, "head_dim": DIM}
+    usual |= {"dtype": torch.float64, "device": "cpu", "poison_freed": True}
+    return PagedKVCache(num_blocks=num_blocks, block_size=block_size, **usual | changes)
 
 
 def keys_of(tokens, layer):
