@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from lr.engine.answer import Answer
 from lr.engine.engine import Engine
-from lr.engine.runner import ModelRunner, Runners
+from lr.engine.runner import IdleRunners, ModelRunner
 from lr.errors import OutOfBlocks
 from lr.model.config import ModelConfig
 from lr.model.qwen import CausalLM
@@ -235,13 +235,13 @@ def require_clean(engine, roles=Role):
 # Workers
 
 
-class StrictRunners(Runners):
+class StrictRunners(IdleRunners):
     """Ends the worker if a loop has left something in a cache."""
 
-    def take_back(self, runner):
+    def put_back(self, runner):
         if runner.cache.pool.num_used:
             os._exit(9)
-        super().take_back(runner)
+        super().put_back(runner)
 
 
 @dataclass(frozen=True)

@@ -125,20 +125,20 @@ class Answer:
         self.draft_side = draft
         self._carry_out(self.scheduler.start())
 
-    def take(self) -> bool:
+    def report_steps(self) -> bool:
         """Report finished steps to the scheduler, which ignores cancelled ones. Whether
         there were any."""
-        drafted = [] if self.draft_side is None else self.draft_side.take()
+        drafted = [] if self.draft_side is None else self.draft_side.collect()
         for written in drafted:
             self.target_side.add_draft(written)
             self._report(messages.Drafted(written.node, written.step))
-        targeted = self.target_side.take()
+        targeted = self.target_side.collect()
         for written in targeted:
             assert written.step is not None, "only a draft step is given up"
             self._report(messages.Targeted(written.node, written.step))
         return bool(drafted or targeted)
 
-    def take_verdict(self, node: NodeId, verdict: Verdict) -> None:
+    def report_verdict(self, node: NodeId, verdict: Verdict) -> None:
         """Report the verdict on a pair, unless an earlier verdict has cancelled it."""
         if self.pairs.pop(node, None) is not None:
             self._report(messages.Judged(node, verdict))

@@ -30,7 +30,7 @@ from torch import Tensor
 from lr.engine.answer import Answer
 from lr.engine.question import Question
 from lr.engine.recorder import CacheRecorder
-from lr.engine.runner import ModelRunner, Runners
+from lr.engine.runner import IdleRunners, ModelRunner
 from lr.engine.side import DraftSide, GivenStep, TargetSide
 from lr.engine.worker import DraftPart, DraftWorker
 from lr.errors import OutOfBlocks, SettingError
@@ -55,7 +55,7 @@ class Loop:
         self,
         answers: Sequence[Answer],
         concurrency: int,
-        runners: Mapping[Role, Runners],
+        runners: Mapping[Role, IdleRunners],
         worker: DraftWorker | None,
         blocks: int,
         stack: ExitStack,
@@ -122,7 +122,7 @@ class Loop:
         runner = runners.lend(self.blocks, uses)
         runner.observer = partial(self.passed, role)  # every forward is recorded
         self.borrowed[name] = runner
-        self.stack.callback(runners.take_back, runner)
+        self.stack.callback(runners.put_back, runner)
         return runner
 
     def admit(self) -> None:
@@ -187,7 +187,7 @@ class Loop:
         self._ask_step_source()
         if self.worker is not None:
             self.worker.poll(wait=False)
-        if self._take():  # the scheduler may have asked for something else
+        if self._report_steps():  # the scheduler may have asked for something else
             return
         draft = self.draft_writer
         drafting = draft is not None and draft.busy and self.forwards_left > 0
@@ -197,12 +197,12 @@ class Loop:
         if drafting and draft is not None:
             self.forwards_left -= 1
             draft.poll()
-            self._take()
+            self._report_steps()
             return
         self.forwards_left = self.draft_forwards
         if self.target_writer.busy:
             self.target_writer.poll()
-            self._take()
+            self._report_steps()
         elif self.worker is not None and self.worker.busy:
             self.worker.poll(wait=True)  # nothing to do here until it reports
         elif draft is None or not draft.busy:
@@ -227,10 +227,10 @@ class Loop:
             if step and answer.draft_side is not None:  # else the draft model writes it
                 answer.draft_side.carry_out(GivenStep(node, tuple(step)))
 
-    def _take(self) -> bool:
-        """Report finished steps. Whether there were any."""
-        took = [answer.take() for answer in self.live]
-        return any(took)
+    def _report_steps(self) -> bool:
+        """Report finished steps of all answers. Whether there were any."""
+        reported = [answer.report_steps() for answer in self.live]
+        return any(reported)
 
     def _judge(self) -> bool:
         """Judge the waiting pairs of all answers in one batch, and report the verdicts
@@ -260,7 +260,7 @@ class Loop:
             # the node may be cancelled by now
             if corrects and before is not None and node in answer.pairs:
                 answer.target_side.begin_correction(node, before)
-            answer.take_verdict(node, verdict)
+            answer.report_verdict(node, verdict)
         return True
 
     def passed(self, role: Role, branches: int, tokens: int, seconds: float) -> None:
@@ -293,7 +293,7 @@ def read_drafts(
             prefix = answer.pairs[node].prefix
             # after the prefix's last token come the logits of the step's first
             tokens = (prefix[-1], *answer.pairs[node].draft_step.tokens)
-            branches.append(side.forked(parent, len(prefix) - 1, tokens))
+            branches.append(side.fork(parent, len(prefix) - 1, tokens))
         readings = runner.forward(branches, "all")  # [t, v] each
     except BaseException:
         for branch in branches:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lr.kvcache.branch import Branch, common_length
 from lr.spec.proposal import EMPTY, ROOT, Proposal
-from lr.spec.runner import Runner, fork_longest, read_up_to, take_over
+from lr.spec.runner import Runner, fork_longest, read_up_to, reuse_computed
 from lr.spec.sampling import distribution, perturbed, sample
 from lr.spec.token_sd import Context, Drafter, DrafterSetup
 from lr.types import Coupling, SamplingParams
@@ -118,7 +118,7 @@ class OwnBranches(Drafter):
         common = common_length(twin.tokens, tokens)
         self.runner.rewind(twin, min(common, len(tokens) - 1))  # one stays uncomputed
         twin.extend(tokens[len(twin) :])
-        take_over(self.runner, twin)
+        reuse_computed(self.runner, twin)
         return twin
 
     def forget(self, branches: Iterable[Branch]) -> None:
