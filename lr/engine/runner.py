@@ -334,6 +334,6 @@ def room(caches: Sequence[IdleRunners]) -> int | None:
         free += sum(cache.keys.nbytes + cache.values.nbytes for cache in idle)
         models = [runners.model for runners in sharing]
         # bytes of K/V per token, all caches together
-        token = sum(m.part.cached_per_token * m.dtype.itemsize for m in models)
+        token = sum(m.rank_config.cached_per_token * m.dtype.itemsize for m in models)
         rooms.append(max(0, free) // (BLOCK_SIZE * token))
     return min(rooms, default=None)
