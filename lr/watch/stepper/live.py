@@ -179,7 +179,6 @@ def fork_tables(
     twin = copy.copy(recorder)
     twin.trace = trace
     twin.numbers = dict(recorder.numbers)
-    twin.sizes = dict(recorder.sizes)
     twin.nodes = {}
     runner.cache.observer = twin
     forks = {table: runner.cache.fork(table) for table in recorder.numbers}
