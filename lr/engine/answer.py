@@ -25,9 +25,9 @@ from lr.spec import protocol as messages
 from lr.spec.checks import check_number
 from lr.spec.protocol import NodeId, WorkKind
 from lr.spec.scheduler import LookaheadScheduler
-from lr.spec.variant import Controller, Place, Progress
+from lr.spec.variant import Controller, Place
 from lr.spec.verifiers.base import Pair
-from lr.trace import Stats, Trace, stats_of
+from lr.trace import Progress, Stats, Trace, stats_of
 from lr.types import EmittedStep, Role, Verdict, require
 
 Steps: TypeAlias = "Iterator[tuple[Answer, AnswerStep]]"
