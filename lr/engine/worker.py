@@ -177,7 +177,6 @@ class DraftWorker:
         self.as_thread = as_thread
         self.process: SpawnProcess | None = None
         self.in_use = False
-        self.ending = False  # None was sent, and its answer is not read yet
         self.sides: dict[int, RemoteSide] = {}  # of the answers in progress
         self.numbers = count()  # of answers
         self.posts: Posts = []  # not sent yet
@@ -219,11 +218,6 @@ class DraftWorker:
                 "the draft's worker is in use by another answer; finish that one first, "
                 "or use driver lockstep."
             )
-        if self.ending:
-            self.ending = False
-            with suppress(LRError):
-                while self._receive().answers:
-                    pass  # what the worker sent before it was done
         self.start()
         self.sides.clear()
         self.posts.clear()
@@ -267,19 +261,20 @@ class DraftWorker:
                         self.sides[number].arrive(steps, events)
 
     def end(self) -> None:
-        """The loop is over. Raises nothing."""
+        """The loop is over, once the worker has ended what it was doing. Raises
+        nothing."""
         if self.in_use:
             self.in_use = False
-            with suppress(DraftWorkerError):
+            with suppress(LRError):
                 self.flush()
                 self._send(None)
-                self.ending = True
+                while self._receive().answers:
+                    pass  # what the worker sent before it was done
 
     def close(self) -> None:
         """End the worker. The next loop starts another."""
         self._connection = None
         self.process = None
-        self.ending = False
         if self._stop is not None:
             self._stop()
 
