@@ -180,8 +180,7 @@ class StepWriter:
         if goes_on is not None:
             for job in self.live:
                 more = goes_on(job.tokens, job.logprobs)
-                check_bool("step source", goes_on, more)
-                if not more:
+                if not check_bool("step source", goes_on, more):
                     job.given_up = True
                     job.finish = job.finish or Finish.LENGTH  # never read
         # a copy: `_leave` changes the list
@@ -280,6 +279,7 @@ class StepWriter:
         the third, so the branch is cut back to 12 tokens and the boundary appended
         again: 12 of 13 are cached.
         """
+        segmenter = job.segmenter
         count = 0  # tokens that stay
         while count < len(tokens) and job.finish is None:
             token = tokens[count]
@@ -287,7 +287,7 @@ class StepWriter:
             job.tokens.append(token)
             if token in self.config.eos_ids:
                 job.finish = Finish.EOS  # eos has no bytes: no segmenter sees it
-            elif self._ends(job.segmenter, token):
+            elif check_bool("segmenter", segmenter.feed, segmenter.feed(token)):
                 job.finish = Finish.BOUNDARY
             elif len(job.tokens) >= job.limit:
                 job.finish = Finish.LENGTH
@@ -296,8 +296,3 @@ class StepWriter:
             self.runner.rewind(job.branch, len(job.branch) - len(tokens) + count - 1)
             job.branch.append(job.tokens[-1])
         return count
-
-    def _ends(self, segmenter: Segmenter, token: int) -> bool:
-        ends = segmenter.feed(token)
-        check_bool("segmenter", segmenter.feed, ends)
-        return ends

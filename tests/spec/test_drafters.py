@@ -14,7 +14,6 @@ from lr.spec.acceptance import follow
 from lr.spec.drafters import (
     LookupDrafter,
     ModelDrafter,
-    OwnBranches,
     TreeDrafter,
     draft_key,
 )
@@ -147,7 +146,7 @@ def test_every_drafter_keeps_the_contract(name):
 
     def make(setup):
         drafter = DRAFTERS[name](setup.sampling)
-        if isinstance(drafter, OwnBranches):
+        if isinstance(drafter, ModelDrafter):
             drafter.runner = setup.runner
         return drafter
 
