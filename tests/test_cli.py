@@ -3,6 +3,7 @@ to mend one message and exit code 2."""
 
 import json
 import re
+import shlex
 import warnings
 from contextlib import suppress
 
@@ -133,6 +134,26 @@ def test_without_a_question_a_sample_problem_is_taken(tmp_path, capsys):
     page = tmp_path / "page.html"
     assert main(["play", "--max_tokens", "12", "--output", str(page)]) == 0
     assert page.stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "run --dataset tiny:1 --mode ar --variant fly",
+        "run --dataset tiny:1 --mode ar --variant fly --output new/run",
+        "run --dataset tiny:1 --num_blocks 2",
+        "run --dataset tiny:1 --save_pairs",
+        "experiment speedup --problems 2 --values 'ar variant=fly'",
+        "generate --mode ar --variant fly --trace answer.jsonl",
+        "play --mode ar --variant fly",
+        "calibrate --depth 0 --output costs.json",
+    ],
+)
+def test_what_is_refused_leaves_nothing_behind(words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(shlex.split(words)) == 2
+    assert not [*tmp_path.iterdir()]
+    assert "same command" not in capsys.readouterr().err
 
 
 def test_a_tiny_model_says_what_it_understands(capsys):

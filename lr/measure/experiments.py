@@ -54,7 +54,7 @@ def ways_of(head: str, form: str, usual: Sequence[str], lab: Lab) -> list[Way]:
         way = Way.of(form.format(mode=lab.mode, value=value))
         try:
             if way.verifier is not None:
-                lab.verifier_named(way.verifier)
+                lab.models.verifier(way.verifier)
         except SettingError:
             if lab.values:
                 raise
@@ -132,7 +132,7 @@ def add_product_law(results: Sequence[WayResult], rows: Sequence[Row]) -> None:
     draft_pass = total.draft_seconds / max(1, total.draft_passes)
     target_pass = plain.target_seconds / max(1, plain.target_passes)
     cost = min(0.99, draft_pass / target_pass)
-    by_model = results[0].lab.options.drafter == "draft"
+    by_model = results[0].summary.run.settings.get("drafter") == "draft"
     for row in rows:
         k1, k2 = row["k1"], row["k2"]
         row["f x g"] = passes[k1, 1] * passes[1, k2]
@@ -277,7 +277,8 @@ def write_results(
     paths."""
     experiment = EXPERIMENTS[name]
     rows = experiment.rows(results)
-    title = f"{experiment.title}, {len(results[0].lab.items)} problems"
+    numbers = {key.number for result in results for key in result.summary.run.records}
+    title = f"{experiment.title}, {len(numbers)} problems"
     store = Store(folder)
     facts = ", ".join(f"{key} {value}" for key, value in conditions.items())
     lines = [f"# {title}", "", "```", command, "```", ""]

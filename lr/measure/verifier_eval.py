@@ -68,9 +68,15 @@ class PairRecorder(Verifier):
         of_prompt, others = [], []
         for pair, verdict in self.seen:
             if pair.prefix[: len(begin)] == begin:
-                context = pair.prefix[len(begin) :]
-                saved = SavedPair(context, pair.draft_step, pair.own_step, verdict)
-                of_prompt.append(saved.with_logs_of(pair))
+                saved = SavedPair(
+                    context=pair.prefix[len(begin) :],
+                    draft=pair.draft_step,
+                    target=pair.own_step,
+                    verdict=verdict,
+                    logprobs=pair.logprobs,
+                    draft_logprobs=pair.draft_logprobs,
+                )
+                of_prompt.append(saved.rounded())
             else:
                 others.append((pair, verdict))
         self.seen = others
@@ -82,37 +88,38 @@ class PairRecorder(Verifier):
         }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SavedPair:
-    """A pair as a file holds it: `context` follows the prompt, `label` is a reader's
-    verdict, `problem` the number in the data set. `logprobs` and `draft_logprobs`: of
-    the draft step under target and draft. A sheet also holds the texts of the steps."""
+    """A pair as a file holds it. `context`: the tokens before both steps (in a run's
+    folder, those after the prompt). `label` is a reader's verdict, `problem` the number
+    in the data set. `logprobs` and `draft_logprobs`: of the draft step under target and
+    draft. A sheet also holds the texts of the steps."""
 
+    target_text: str | None = None
+    draft_text: str | None = None
+    label: bool | None = None
+    problem: int | None = None
     context: tuple[int, ...]
     draft: Step
     target: Step | None
     verdict: Verdict
-    label: bool | None = None
-    problem: int | None = None
     logprobs: tuple[float, ...] | None = None
     draft_logprobs: tuple[float, ...] | None = None
-    target_text: str | None = None
-    draft_text: str | None = None
 
-    def pair(self, prompt: Sequence[int] = ()) -> Pair:
+    def pair(self) -> Pair:
         return Pair(
-            (*prompt, *self.context),
+            self.context,
             self.draft,
             self.target,
             logprobs=self.logprobs,
             draft_logprobs=self.draft_logprobs,
         )
 
-    def with_logs_of(self, pair: Pair) -> SavedPair:
-        """With what target and draft say about the draft step, to four digits."""
+    def rounded(self) -> SavedPair:
+        """With log-probabilities to four digits, as files hold them."""
         target, draft = (
             tuple(round(log, 4) for log in logs) if logs else None
-            for logs in (pair.logprobs, pair.draft_logprobs)
+            for logs in (self.logprobs, self.draft_logprobs)
         )
         return replace(self, logprobs=target, draft_logprobs=draft)
 
@@ -126,21 +133,21 @@ class SavedAnswer:
     pairs: tuple[SavedPair, ...]
 
 
-def load_pairs(path: Path) -> list[tuple[Pair, SavedPair]]:
-    """The pairs of a run folder, or of a file that `write_sheet` made. Raises
-    `SettingError` if there are none."""
+def load_pairs(path: Path) -> list[SavedPair]:
+    """The pairs of a run folder, or of a file that `write_sheet` made, with their whole
+    context. Raises `SettingError` if there are none."""
     pairs = []
     try:
         if path.is_file():
-            for line in path.read_text(encoding="utf-8").splitlines():
-                saved = convert(json.loads(line), SavedPair)
-                pairs.append((saved.pair(), saved))
+            lines = path.read_text(encoding="utf-8").splitlines()
+            pairs = [convert(json.loads(line), SavedPair) for line in lines]
         else:
             for _, content in Store(path / "pairs").results():
                 answer = convert(content, SavedAnswer)
-                for entry in answer.pairs:
-                    saved = replace(entry, problem=answer.question_id)
-                    pairs.append((saved.pair(answer.prompt), saved))
+                problem = answer.question_id
+                for pair in answer.pairs:
+                    context = answer.prompt + pair.context
+                    pairs.append(replace(pair, context=context, problem=problem))
     except (ValueError, RecursionError) as error:
         raise SettingError(f"{path} has a damaged pair ({error}).") from error
     if not pairs:
@@ -149,25 +156,19 @@ def load_pairs(path: Path) -> list[tuple[Pair, SavedPair]]:
 
 
 def write_sheet(
-    path: Path,
-    pairs: Sequence[tuple[Pair, SavedPair]],
-    decode: Callable[[Sequence[int]], str],
+    path: Path, pairs: Sequence[SavedPair], decode: Callable[[Sequence[int]], str]
 ) -> None:
     """Write pairs for a reader to label: one per line, the texts first. The label is
     null until a reader says true (the steps mean the same) or false."""
     lines = []
-    for pair, saved in pairs:
-        entry = to_builtins(
-            replace(
-                saved.with_logs_of(pair),
-                context=pair.prefix,
-                target_text=decode(pair.target_step.tokens),
-                draft_text=decode(pair.draft_step.tokens),
-            )
-        )
-        first = ("target_text", "draft_text", "label", "problem")
-        ordered = {name: entry.pop(name) for name in first} | entry
-        lines.append(json.dumps(ordered, ensure_ascii=False))
+    for saved in pairs:
+        target, draft = saved.pair().target_step, saved.draft
+        texts = {
+            "target_text": decode(target.tokens),
+            "draft_text": decode(draft.tokens),
+        }
+        entry = to_builtins(saved.rounded()) | texts
+        lines.append(json.dumps(entry, ensure_ascii=False))
     Store(path.parent).write_lines(path.name, lines)
 
 
@@ -195,7 +196,9 @@ class SheetTexts:
         return self.texts.get(tuple(tokens), "?")
 
 
-def read_logprobs(runner: Runner, pairs: Sequence[Pair]) -> list[tuple[float, ...]]:
+def read_logprobs(
+    runner: Runner, pairs: Sequence[SavedPair]
+) -> list[tuple[float, ...]]:
     """The log-probabilities of each draft step under a model. One pair at a time: the
     next one of a problem begins with the same tokens, which are cached. Raises
     `LRError` for a pair that does not fit its context.
@@ -205,13 +208,13 @@ def read_logprobs(runner: Runner, pairs: Sequence[Pair]) -> list[tuple[float, ..
     cache = PrefixCache(runner)
     read = []
     for pair in pairs:
-        tokens = [*pair.prefix, *pair.draft_step.tokens[:-1]]
-        length = len(pair.draft_step.tokens)
-        row = PromptRow(tokens, keep=len(pair.prefix), wanted=length)
+        draft_tokens = pair.draft.tokens
+        tokens = [*pair.context, *draft_tokens[:-1]]
+        row = PromptRow(tokens, keep=len(pair.context), wanted=len(draft_tokens))
         [logits] = cache.logits([row])
         if isinstance(logits, LRError):
             raise logits
-        read.append(step_logprobs(logits, pair.draft_step.tokens))
+        read.append(step_logprobs(logits, draft_tokens))
     cache.close()
     return read
 

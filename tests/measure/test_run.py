@@ -17,9 +17,8 @@ from tests_root import ROOT
 from lr.commands.cli import main
 from lr.commands.run import OFFICIAL, RunCommand, RunModels
 from lr.errors import SettingError
-from lr.measure.running import engine_options, identified
+from lr.measure.running import identified
 from lr.measure.store import StorageError, Store
-from lr.options import GenerateOptions
 from lr.tiny import CHECKPOINTS
 
 SAMPLE = Path(__file__).with_name("aime_sample.jsonl")
@@ -150,11 +149,11 @@ def cuda(monkeypatch, count):
 @pytest.mark.parametrize(
     "count, target, draft", [(1, [0], 0), (2, [0], 1), (3, [0, 1], 2)]
 )
-def test_the_default_models_and_gpus(count, target, draft, monkeypatch):
+def test_the_default_models_and_gpus(count, target, draft, monkeypatch, capsys):
     cuda(monkeypatch, count)
-    models, note = RunModels().named("aime.jsonl")
+    models = RunModels().named("aime.jsonl")
     assert (models.model, models.draft_model, models.judge_model) == OFFICIAL
-    assert note is None
+    assert capsys.readouterr().err == ""
     places = models.devices()
     assert [device.index for device in places.target] == target
     assert places.draft.index == draft
@@ -163,7 +162,7 @@ def test_the_default_models_and_gpus(count, target, draft, monkeypatch):
 
 
 def test_the_papers_protocol_is_a_window_of_one_pair():
-    options = engine_options("lr", "acceptance", GenerateOptions(depth=4, width=3))
+    options = RunCommand(protocol="acceptance").options_in("lr")
     assert (options.schedule, options.depth, options.width) == ("paper", 1, 1)
 
 

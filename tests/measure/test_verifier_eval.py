@@ -55,11 +55,11 @@ def test_pairs_go_through_json(tmp_path):
     content = recorder.take([1, 2], Item(7, "?", Task.FREE))
     assert content["pairs"][0]["context"] == (3, 4) and not recorder.seen
     Store(tmp_path).write("pairs/7.json", content)
-    [(pair, saved)] = load_pairs(tmp_path)
-    assert pair == PAIR and saved.verdict == verdict
+    [saved] = load_pairs(tmp_path)
+    assert saved.pair() == PAIR and saved.verdict == verdict
     with pytest.raises(SettingError, match="pairs"):
         load_pairs(tmp_path / "nowhere")
-    assert swapped([pair])[0].draft_step == pair.own_step
+    assert swapped([PAIR])[0].draft_step == PAIR.own_step
 
 
 def test_a_replay_needs_the_target_steps_of_its_verifier():
@@ -78,7 +78,7 @@ def run(tmp_path_factory):
 
 
 def test_every_judged_pair_is_saved_with_its_answer(run):
-    prefixes = [list(pair.prefix) for pair, _ in load_pairs(run)]
+    prefixes = [list(pair.context) for pair in load_pairs(run)]
     for number in range(8):
         record = json.loads((run / f"{number}.json").read_text())
         size = len(record["full_tokens"]) - len(record["generation_tokens"])
