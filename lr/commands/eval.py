@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from lr.measure.models import Models
     from lr.measure.verifier_eval import SavedPair
     from lr.reasoner import Reasoner
+    from lr.spec.verifiers.base import Pair
 
 
 @dataclass(frozen=True)
@@ -85,8 +86,7 @@ class Verify:
     """The verifier that counts as right. None: the labels in the file, else the oracle,
     which only the tiny language has."""
     sheet: Path | None = None
-    """Only write --pairs_in_sheet pairs to this file, for a reader to label, with the
-    log-probabilities of target and draft."""
+    """Only write --pairs_in_sheet pairs to this file, for a reader to label."""
     pairs_in_sheet: int = 200  # How many pairs, evenly spread over the run.
     models: ModelChoice = field(default_factory=ModelChoice)
     json: Path | None = None  # Also write every number and curve to this file.
@@ -102,33 +102,29 @@ class Verify:
             json=self.json, figure=self.figure, sheet=self.sheet, fit=self.fit
         )
         saved = ev.load_pairs(self.pairs)
-        with closing(models_of(self.models)) as models:
-            if self.sheet is None:
-                self._judge(models, saved)
-                return
+        if self.sheet is not None:
             complete = [pair for pair in saved if pair.target is not None]
             step = max(1, len(complete) // self.pairs_in_sheet)
             chosen = complete[::step][: self.pairs_in_sheet]
-            both = Requires.TARGET_LOGPROBS | Requires.DRAFT_LOGPROBS
-            read = models.with_logprobs(chosen, both)
-            ev.write_sheet(self.sheet, read, models.reasoner().codec.decode)
+            ev.write_sheet(self.sheet, chosen)
             console().print(f"{len(chosen)} pairs to label: {self.sheet}")
+            return
+        with closing(models_of(self.models)) as models:
+            self._judge(models, saved)
 
     def _judge(self, models: Models, saved: list[SavedPair]) -> None:
         from lr.measure import fit as fitting
         from lr.measure import verifier_eval as ev
         from lr.spec.verifiers.fitted import SIGNALS, required
 
-        # 1. The pairs, the truth, the verifiers, and what these require.
-        truth = self._truth(models, saved)
+        # 1. The pairs, the truth, the verifiers.
+        pairs = [pair.pair() for pair in saved]
+        truth = self._truth(models, saved, pairs)
         numbers = [pair.problem for pair in saved]
         problems = [i if number is None else number for i, number in enumerate(numbers)]
         texts = ev.SheetTexts.of(saved)
         names = [name for name in dict.fromkeys(self.verifiers) if name != "saved"]
         verifiers = {name: models.verifier(name, texts) for name in names}
-        requires = Requires.NOTHING
-        for verifier in verifiers.values():
-            requires |= verifier.requires
         scorers = {}
         signals = self.signals or tuple(SIGNALS)
         if self.fit is not None:
@@ -139,9 +135,8 @@ class Verify:
                     '"problem", or write the sheet again.'
                 )
             scorers = models.scorers(signals)
-            requires |= required(signals, scorers)
-        models.require_vocabulary(saved)
-        pairs = [pair.pair() for pair in models.with_logprobs(saved, requires)]
+            ev.require_evidence("the fit", required(signals, scorers), pairs)
+        models.require_vocabulary(pairs)
 
         # 2. Their verdicts.
         results = {}
@@ -156,9 +151,8 @@ class Verify:
             saved_verdicts = tuple(pair.verdict for pair in saved)
             results["saved"] = (ev.ReplayedVerdicts(saved_verdicts), None)
         if self.fit is not None:
-            decode = texts.decode if texts else models.reasoner().codec.decode
             fit, judged = fitting.fit_pairs(
-                signals, pairs, truth, problems, decode, scorers, self.wrong
+                signals, pairs, truth, problems, texts.decode, scorers, self.wrong
             )
             results["fitted, other problems"] = (judged, None)
             facts = {"data": self.pairs.name, "command": shlex.join(sys.argv[1:])}
@@ -190,7 +184,9 @@ class Verify:
             ]
             draw_panels(panels, self.figure)
 
-    def _truth(self, models: Models, saved: list[SavedPair]) -> list[bool]:
+    def _truth(
+        self, models: Models, saved: list[SavedPair], pairs: list[Pair]
+    ) -> list[bool]:
         """The labels, or the verdicts of the reference."""
         from lr.measure import verifier_eval as ev
 
@@ -203,7 +199,6 @@ class Verify:
                 "these pairs have no labels and this model no oracle: name a "
                 "--reference, such as judge."
             )
-        pairs = [pair.pair() for pair in saved]
         judged = ev.replay(models.verifier(name), pairs)
         return [verdict.aligned for verdict in judged.verdicts]
 

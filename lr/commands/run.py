@@ -174,7 +174,9 @@ class RunCommand:
     protocol: Literal["generate", "acceptance"] = "generate"
     """acceptance, as the paper measures: at every position draft and target write a
     step, the verifier judges, and one of the two is appended."""
-    save_pairs: bool = False  # Save every judged pair of steps, for lr verify.
+    save_pairs: bool = False
+    """Save every judged pair of steps, for lr verify, with what target and draft say of
+    it: the target reads every draft step, so such a run is slower."""
     save_traces: bool = False  # Save the trace of every answer.
     skip_bad_rows: bool = False  # Leave out rows that cannot be read, and count them.
     run_code: bool = False

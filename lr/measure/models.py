@@ -2,13 +2,13 @@
 on them."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
-from lr.engine.verifiers import VerifierChoice, asked_model
-from lr.measure.verifier_eval import SavedPair, SheetTexts, read_logprobs
+from lr.engine.verifiers import VerifierChoice
+from lr.measure.verifier_eval import SheetTexts
 from lr.reasoner import Reasoner
-from lr.spec.verifiers.base import Requires, Verifier
+from lr.spec.verifiers.base import Pair, Verifier
 from lr.spec.verifiers.fitted import SCORES, SIGNALS
 from lr.tiny.names import speaks_tiny
 from lr.types import require
@@ -69,39 +69,14 @@ class Models:
             require(name in known, "signals", name, f"one of {', '.join(known)}")
         return {name: self.verifier(name) for name in signals if name in SCORES}
 
-    def require_vocabulary(self, pairs: Sequence[SavedPair]) -> None:
+    def require_vocabulary(self, pairs: Sequence[Pair]) -> None:
         """Raise `SettingError` if the model, if one was loaded, cannot have written the
         pairs."""
         if self._reasoners:
             codec = self.reasoner().codec
-            largest = max(max(*pair.context, *pair.draft.tokens) for pair in pairs)
+            largest = max(max(*pair.prefix, *pair.draft_step.tokens) for pair in pairs)
             wrote = f"the target that wrote these pairs: they have token {largest}"
             require(largest < codec.vocab_size, "model", codec.name, wrote)
-
-    def with_logprobs(
-        self, pairs: Sequence[SavedPair], requires: Requires
-    ) -> list[SavedPair]:
-        """The pairs, all read by the target or the draft if one of them has no
-        log-probabilities of it that are required. Raises `SettingError` if the models
-        are not those of the pairs."""
-        read = list(pairs)
-        for evidence, flag, name in (
-            (Requires.TARGET_LOGPROBS, "model", "logprobs"),
-            (Requires.DRAFT_LOGPROBS, "draft_model", "draft_logprobs"),
-        ):
-            if evidence not in requires or all(vars(pair)[name] for pair in read):
-                continue
-            reasoner = self.reasoner()
-            engine = reasoner.engine
-            model = engine.target_model if flag == "model" else engine.draft_model
-            expected = "a model: the pairs hold no log-probabilities of it"
-            require(model is not None, flag, None, expected)
-            assert model is not None
-            self.require_vocabulary(read)
-            rows = read_logprobs(asked_model(model, reasoner.codec).runner, read)
-            logs_of: list[dict[str, Any]] = [{name: logs} for logs in rows]
-            read = [replace(p, **logs) for p, logs in zip(read, logs_of, strict=True)]
-        return read
 
     def close(self) -> None:
         for reasoner in self._reasoners.values():

@@ -35,6 +35,7 @@ from lr.registry import Checkpoint
 from lr.result import Result
 from lr.spec.token_sd import Drafter, DrafterSetup
 from lr.spec.variant import Variant
+from lr.spec.verifiers.base import Requires
 from lr.tiny.names import speaks_tiny
 from lr.trace import Trace, failures
 from lr.types import Finish, Role
@@ -43,6 +44,7 @@ from lr.watch.trace.record import trace_of
 
 WARM_UP_TOKENS = 16
 SMALL_FILE = 32 << 20  # Bytes of a file that is read to identify it.
+EVIDENCE = Requires.TARGET_LOGPROBS | Requires.DRAFT_LOGPROBS  # that pairs keep
 CODE_AND_WEIGHTS = {".py", ".json", ".jinja", ".txt", ".model", ".safetensors"}
 
 
@@ -54,8 +56,8 @@ class Evaluation:
 
     All answers have the same `options`, except for the sample. `draft_alone`: the
     reasoner's target is the draft. `total_tokens` bounds prompt and answer together.
-    `save_pairs` keeps every judged pair in pairs/, `save_traces` the trace of every
-    answer, with all events, in traces/.
+    `save_pairs` keeps every judged pair in pairs/, with what target and draft say of it,
+    `save_traces` the trace of every answer, with all events, in traces/.
     """
 
     reasoner: Reasoner
@@ -83,7 +85,7 @@ class Evaluation:
         self.recorder: PairRecorder | None = None
         if self.save_pairs:
             verifier = self.variant.verifier or self.reasoner.verifier
-            self.recorder = PairRecorder(verifier)
+            self.recorder = PairRecorder(verifier, EVIDENCE)
 
     def run(
         self, keys: Collection[AnswerKey] | None = None
@@ -180,7 +182,8 @@ class Evaluation:
             lines = trace_lines(trace_of(answer))
             self.store.write_lines(f"traces/{key.file}l", lines)
         if self.recorder is not None:
-            pairs = self.recorder.take(result.prompt, item)
+            decode = self.reasoner.codec.decode
+            pairs = self.recorder.take(result.prompt, item, decode)
             self.store.write(f"pairs/{key.file}", pairs)
         record = self._record(key, result, grade)
         self.store.write(key.file, record)

@@ -20,6 +20,7 @@ from lr.measure.verifier_eval import (
     swapped,
 )
 from lr.spec.verifiers.base import ExactVerifier, Pair
+from lr.spec.verifiers.named import LikelihoodVerifier
 from lr.types import Finish, Step, Verdict
 
 HALF = [True, False, True, False]
@@ -52,7 +53,7 @@ def test_quality_by_hand():
 def test_pairs_go_through_json(tmp_path):
     recorder = PairRecorder(ExactVerifier())
     [verdict] = recorder.judge([PAIR])
-    content = recorder.take([1, 2], Item(7, "?", Task.FREE))
+    content = recorder.take([1, 2], Item(7, "?", Task.FREE), str)
     assert content["pairs"][0]["context"] == (3, 4) and not recorder.seen
     Store(tmp_path).write("pairs/7.json", content)
     [saved] = load_pairs(tmp_path)
@@ -62,10 +63,12 @@ def test_pairs_go_through_json(tmp_path):
     assert swapped([PAIR])[0].draft_step == PAIR.own_step
 
 
-def test_a_replay_needs_the_target_steps_of_its_verifier():
+def test_a_replay_needs_what_its_verifier_asks_for():
     assert len(replay(ExactVerifier(), [PAIR] * 7, batch=3).verdicts) == 7
-    with pytest.raises(SettingError, match="target"):
+    with pytest.raises(SettingError, match="own_step"):
         replay(ExactVerifier(), [Pair((1,), PAIR.draft_step)])
+    with pytest.raises(SettingError, match="logprobs"):
+        replay(LikelihoodVerifier(), [PAIR])
 
 
 @pytest.fixture(scope="module")
@@ -103,6 +106,7 @@ def test_a_readers_labels_are_the_truth(run, tmp_path):
     assert main(words.split()) == 0
     lines = [json.loads(line) for line in sheet.read_text().splitlines()]
     assert len(lines) == 6 and all(line["label"] is None for line in lines)
+    assert all(line["draft_text"] and line["logprobs"] for line in lines)
     labelled = [line | {"label": number < 3} for number, line in enumerate(lines)]
     sheet.write_text("\n".join(map(json.dumps, labelled)))
     words = f"verify {sheet} --verifiers always never --json {tmp_path}/v.json"
