@@ -205,10 +205,10 @@ class RunCommand:
         items = between(problems, self.start_qid, self.end_qid)
         settings = self._settings(mode, options, models, fingerprint(problems))
         places = models.devices()
-        devices = {*map(str, places.target), str(places.draft), str(places.judge)}
-        head = running.run_head(settings, sorted(devices))
+        devices = (*places.target, places.draft, places.judge)
+        head = running.run_head(settings, devices)
         kind = mode if settings["mode"] else "variant"
-        name = f"{self.prefix}_{kind}_{digest_of(settings, 4)}"
+        name = f"{self.prefix}_{kind}_{digest_of(head['settings'], 4)}"
         limits = CodeLimits(self.code_seconds, self.code_memory_mb)
         with (
             Grader(limits if self.run_code else None) as grader,
@@ -308,16 +308,13 @@ class RunCommand:
     ) -> dict[str, Any]:
         """Everything that an answer and its time depend on; any difference makes
         another run."""
-        from lr.measure import running
-
         settings = asdict(options) | models.settings()
         names = "max_tokens_len concurrency protocol save_pairs save_traces".split()
         settings |= {name: getattr(self, name) for name in names}
         variant = self.choice.variant
         if variant is not None and self.mode is None:
             mode = None  # the variant's, which run.json has apart
-        settings |= {"mode": mode, "data": data, "variant": variant}
-        return running.identified(settings)
+        return settings | {"mode": mode, "data": data, "variant": variant}
 
 
 def tally_line(rights: Sequence[bool | None], stats: Stats) -> str:

@@ -19,7 +19,7 @@ from lr.measure.datasets import Item
 from lr.measure.grading import Grader
 from lr.measure.models import Models
 from lr.measure.report import Summary
-from lr.measure.running import Evaluation, identified, run_head
+from lr.measure.running import Evaluation, run_head
 from lr.measure.store import AnswerKey, Store
 from lr.measure.ways import Way, in_turn
 from lr.options import GenerateOptions, Mode
@@ -187,4 +187,4 @@ class Lab:
         if way.verifier is not None:
             settings["verifier"] = way.verifier
         device = self.models.reasoner().engine.target_model.device
-        return run_head(identified(settings), [str(device)])
+        return run_head(settings, [device])

@@ -13,7 +13,7 @@ results, and `report.py`, which reads them."""
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -39,8 +39,7 @@ from lr.spec.verifiers.base import Requires
 from lr.tiny.names import speaks_tiny
 from lr.trace import Trace, failures
 from lr.types import Finish, Role
-from lr.watch.trace.file import trace_lines
-from lr.watch.trace.record import trace_of
+from lr.watch.trace.file import trace_lines, trace_of
 
 WARM_UP_TOKENS = 16
 SMALL_FILE = 32 << 20  # Bytes of a file that is read to identify it.
@@ -277,7 +276,11 @@ def signature(path: Path) -> str:
     return digest.hexdigest()
 
 
-def run_head(settings: dict[str, Any], devices: list[str]) -> dict[str, Any]:
-    """The content of run.json: the settings, the machine with its software, and the
-    devices."""
-    return {"settings": settings, "conditions": conditions(), "devices": devices}
+def run_head(settings: Mapping[str, Any], devices: Iterable[object]) -> dict[str, Any]:
+    """The content of run.json: the settings with the files that they name, the machine
+    with its software, and the devices."""
+    return {
+        "settings": identified(settings),
+        "conditions": conditions(),
+        "devices": sorted(map(str, {*devices})),
+    }
