@@ -19,7 +19,7 @@ from lr.measure import report
 from lr.measure.datasets import fingerprint, load_items
 from lr.measure.grading import Grader
 from lr.measure.machine import conditions
-from lr.measure.store import write_json
+from lr.measure.store import Store, write_json
 from lr.options import GenerateOptions
 from lr.spec.verifiers.base import Requires
 from lr.types import require
@@ -70,7 +70,7 @@ class Verify:
     accepted, how much of it is wrong, the ROC curve, the cost. Or fit one to them."""
 
     pairs: tyro.conf.Positional[Path]
-    """The folder of a run with --save_pairs, or a file that --sheet wrote."""
+    """The folder of a run with --save_pairs, or a file of pairs."""
     verifiers: tuple[str, ...] = ("exact", "numbers", "likelihood")
     """By name, such as judge:0.5 fitted:FILE.json embedding:0.95@PATH. saved: the
     verdicts that the file holds."""
@@ -106,7 +106,7 @@ class Verify:
             complete = [pair for pair in saved if pair.target is not None]
             step = max(1, len(complete) // self.pairs_in_sheet)
             chosen = complete[::step][: self.pairs_in_sheet]
-            ev.write_sheet(self.sheet, chosen)
+            Store(self.sheet.parent).write_lines(self.sheet.name, ev.lines_of(chosen))
             console().print(f"{len(chosen)} pairs to label: {self.sheet}")
             return
         with closing(models_of(self.models)) as models:

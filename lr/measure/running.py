@@ -27,7 +27,7 @@ from lr.measure.grading import Grade, Grader
 from lr.measure.machine import conditions
 from lr.measure.report import AnswerRecord
 from lr.measure.store import AnswerKey, Store
-from lr.measure.verifier_eval import PairRecorder
+from lr.measure.verifier_eval import PairRecorder, lines_of
 from lr.model.files import resolve
 from lr.options import GenerateOptions
 from lr.reasoner import Reasoner
@@ -43,7 +43,7 @@ from lr.watch.trace.file import trace_lines, trace_of
 
 WARM_UP_TOKENS = 16
 SMALL_FILE = 32 << 20  # Bytes of a file that is read to identify it.
-EVIDENCE = Requires.TARGET_LOGPROBS | Requires.DRAFT_LOGPROBS  # that pairs keep
+LOGPROBS = Requires.TARGET_LOGPROBS | Requires.DRAFT_LOGPROBS  # that pairs keep
 CODE_AND_WEIGHTS = {".py", ".json", ".jinja", ".txt", ".model", ".safetensors"}
 
 
@@ -84,7 +84,7 @@ class Evaluation:
         self.recorder: PairRecorder | None = None
         if self.save_pairs:
             verifier = self.variant.verifier or self.reasoner.verifier
-            self.recorder = PairRecorder(verifier, EVIDENCE)
+            self.recorder = PairRecorder(verifier, LOGPROBS)
 
     def run(
         self, keys: Collection[AnswerKey] | None = None
@@ -183,7 +183,7 @@ class Evaluation:
         if self.recorder is not None:
             decode = self.reasoner.codec.decode
             pairs = self.recorder.take(result.prompt, item, decode)
-            self.store.write(f"pairs/{key.file}", pairs)
+            self.store.write_lines(f"pairs/{key.file}l", lines_of(pairs))
         record = self._record(key, result, grade)
         self.store.write(key.file, record)
         return record

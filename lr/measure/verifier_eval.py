@@ -59,41 +59,39 @@ class PairRecorder(Verifier):
     def choose(self, drafts: Sequence[Step], verdicts: Sequence[Verdict]) -> int | None:
         return self.verifier.choose(drafts, verdicts)
 
-    def take(self, prompt: Sequence[int], item: Item, decode: Decode) -> dict[str, Any]:
-        """Remove the pairs that begin with this prompt, and return them as JSON."""
+    def take(
+        self, prompt: Sequence[int], item: Item, decode: Decode
+    ) -> list[SavedPair]:
+        """Remove the pairs that begin with this prompt, and return them."""
         begin = tuple(prompt)
         of_prompt, others = [], []
         for pair, verdict in self.seen:
-            if pair.prefix[: len(begin)] == begin:
-                draft, target = pair.draft_step, pair.own_step
-                saved = SavedPair(
-                    target_text=None if target is None else decode(target.tokens),
-                    draft_text=decode(draft.tokens),
-                    context=pair.prefix[len(begin) :],
-                    draft=draft,
-                    target=target,
-                    verdict=verdict,
-                    logprobs=rounded(pair.logprobs),
-                    draft_logprobs=rounded(pair.draft_logprobs),
-                )
-                of_prompt.append(saved)
-            else:
+            if pair.prefix[: len(begin)] != begin:
                 others.append((pair, verdict))
+                continue
+            draft, target = pair.draft_step, pair.own_step
+            saved = SavedPair(
+                target_text=None if target is None else decode(target.tokens),
+                draft_text=decode(draft.tokens),
+                problem=item.number,
+                context=pair.prefix,
+                draft=draft,
+                target=target,
+                verdict=verdict,
+                logprobs=rounded(pair.logprobs),
+                draft_logprobs=rounded(pair.draft_logprobs),
+            )
+            of_prompt.append(saved)
         self.seen = others
-        return {
-            "question_id": item.number,
-            "verifier": self.name,
-            "prompt": list(begin),
-            "pairs": to_builtins(of_prompt),
-        }
+        return of_prompt
 
 
 @dataclass(frozen=True, kw_only=True)
 class SavedPair:
     """A pair as a file holds it, with all that a verifier without a model asks for.
-    `context`: the tokens before both steps (in a run's folder, those after the prompt).
-    `label` is a reader's verdict, `problem` the number in the data set. `logprobs` and
-    `draft_logprobs`: of the draft step under target and draft."""
+    `context`: the tokens before both steps. `label` is a reader's verdict, `problem` the
+    number in the data set. `logprobs` and `draft_logprobs`: of the draft step under
+    target and draft."""
 
     target_text: str | None = None
     draft_text: str
@@ -121,45 +119,29 @@ def rounded(logs: Sequence[float] | None) -> tuple[float, ...] | None:
     return None if logs is None else tuple(round(log, 4) for log in logs)
 
 
-@dataclass(frozen=True)
-class SavedAnswer:
-    """The pairs of one answer, in a run's folder."""
-
-    question_id: int
-    prompt: tuple[int, ...]
-    pairs: tuple[SavedPair, ...]
+def lines_of(pairs: Sequence[SavedPair]) -> list[str]:
+    """The lines of a file of pairs, the texts first. A label is null until a reader says
+    true (the steps mean the same) or false."""
+    return [json.dumps(to_builtins(pair), ensure_ascii=False) for pair in pairs]
 
 
 def load_pairs(path: Path) -> list[SavedPair]:
-    """The pairs of a run folder, or of a file that `write_sheet` made, with their whole
-    context. Raises `SettingError` if there are none."""
+    """The pairs in a file, or in the folder of a run. Raises `SettingError` if there are
+    none."""
+    files = [path]
+    if not path.is_file():
+        keys = Store(path).keys()
+        files = [path / "pairs" / f"{key.file}l" for key in keys]
     pairs = []
     try:
-        if path.is_file():
-            lines = path.read_text(encoding="utf-8").splitlines()
-            pairs = [convert(json.loads(line), SavedPair) for line in lines]
-        else:
-            for _, content in Store(path / "pairs").results():
-                answer = convert(content, SavedAnswer)
-                problem = answer.question_id
-                for pair in answer.pairs:
-                    context = answer.prompt + pair.context
-                    pairs.append(replace(pair, context=context, problem=problem))
+        for file in filter(Path.is_file, files):
+            lines = file.read_text(encoding="utf-8").splitlines()
+            pairs += [convert(json.loads(line), SavedPair) for line in lines]
     except (ValueError, RecursionError) as error:
-        raise SettingError(
-            f"{path} has a damaged pair, or one of an earlier version ({error}). Run lr "
-            "run --save_pairs again."
-        ) from error
+        raise SettingError(f"{path} has a damaged pair ({error}).") from error
     if not pairs:
         raise SettingError(f"{path} has no pairs; lr run --save_pairs keeps them.")
     return pairs
-
-
-def write_sheet(path: Path, pairs: Sequence[SavedPair]) -> None:
-    """Write pairs for a reader to label: one per line, the texts first. The label is
-    null until a reader says true (the steps mean the same) or false."""
-    lines = [json.dumps(to_builtins(pair), ensure_ascii=False) for pair in pairs]
-    Store(path.parent).write_lines(path.name, lines)
 
 
 @dataclass(frozen=True)
@@ -201,7 +183,7 @@ class ReplayedVerdicts:
         ]
 
 
-EVIDENCE = {
+FIELD_OF = {
     Requires.TARGET_STEP: "own_step",
     Requires.TARGET_LOGPROBS: "logprobs",
     Requires.DRAFT_LOGPROBS: "draft_logprobs",
@@ -211,7 +193,7 @@ EVIDENCE = {
 
 def require_evidence(who: str, requires: Requires, pairs: Sequence[Pair]) -> None:
     """Raise `SettingError` if a pair lacks what is required."""
-    for evidence, field_name in EVIDENCE.items():
+    for evidence, field_name in FIELD_OF.items():
         if evidence in requires and any(vars(p)[field_name] is None for p in pairs):
             raise SettingError(
                 f"{who} asks for {field_name}, and some pairs have none. Save pairs in a "

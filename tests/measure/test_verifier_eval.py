@@ -14,6 +14,7 @@ from lr.measure.verifier_eval import (
     ReplayedVerdicts,
     auc,
     curve,
+    lines_of,
     load_pairs,
     quality,
     replay,
@@ -53,10 +54,13 @@ def test_quality_by_hand():
 def test_pairs_go_through_json(tmp_path):
     recorder = PairRecorder(ExactVerifier())
     [verdict] = recorder.judge([PAIR])
-    content = recorder.take([1, 2], Item(7, "?", Task.FREE), str)
-    assert content["pairs"][0]["context"] == (3, 4) and not recorder.seen
-    Store(tmp_path).write("pairs/7.json", content)
+    taken = recorder.take([1, 2], Item(7, "?", Task.FREE), str)
+    assert not recorder.seen
+    store = Store(tmp_path)
+    store.write("7.json", {})
+    store.write_lines("pairs/7.jsonl", lines_of(taken))
     [saved] = load_pairs(tmp_path)
+    assert saved.problem == 7
     assert saved.pair() == PAIR and saved.verdict == verdict
     with pytest.raises(SettingError, match="pairs"):
         load_pairs(tmp_path / "nowhere")
@@ -118,14 +122,16 @@ def test_a_readers_labels_are_the_truth(run, tmp_path):
 @pytest.mark.parametrize(
     "content",
     [
-        '{"question_id": 1, "prompt": [2], "pairs": 5}',
-        '{"question_id": 1, "prompt": "abc", "pairs": []}',
+        '{"context": [2]}',
+        '{"context": "abc"}',
+        "5",
         "[" * 100_000,
     ],
 )
 def test_damaged_pairs_are_refused(tmp_path, content):
     (tmp_path / "run" / "pairs").mkdir(parents=True)
-    tmp_path.joinpath("run", "pairs", "0.json").write_text(content)
+    tmp_path.joinpath("run", "0.json").write_text("{}")
+    tmp_path.joinpath("run", "pairs", "0.jsonl").write_text(content)
     tmp_path.joinpath("sheet.jsonl").write_text(content)
     for name in ("run", "sheet.jsonl"):
         with pytest.raises(SettingError, match="damaged"):
