@@ -129,7 +129,9 @@ def test_a_tree_has_the_likeliest_tokens_at_every_node():
 
 def test_a_shared_tree_begins_with_the_draw_itself():
     sampling = SamplingParams(1.0)
-    drafter = TreeDrafter(runner_on(PROPOSER), sampling, Coupling.SHARED, branching=(2, 2))
+    drafter = TreeDrafter(
+        runner_on(PROPOSER), sampling, Coupling.SHARED, branching=(2, 2)
+    )
     question = context([5, 6, 7])
     [tree] = drafter.propose([question], 8)
     drawn = []

@@ -31,8 +31,7 @@ from lr.spec.variant import Variant
 from lr.trace import Ended, Trace
 from lr.types import Role, Verdict
 from lr.watch.stepper.session import Source, StepperError, verdict_of
-from lr.watch.trace.file import Record, TraceFile
-from lr.watch.trace.record import header_of
+from lr.watch.trace.file import Record, TraceFile, header_of
 
 
 class SteppedAnswer(Answer):
