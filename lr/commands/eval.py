@@ -106,7 +106,7 @@ class Verify:
             complete = [pair for pair in saved if pair.target is not None]
             step = max(1, len(complete) // self.pairs_in_sheet)
             chosen = complete[::step][: self.pairs_in_sheet]
-            Store(self.sheet.parent).write_lines(self.sheet.name, ev.lines_of(chosen))
+            Store(self.sheet.parent).write_lines(self.sheet.name, ev.pair_lines(chosen))
             console().print(f"{len(chosen)} pairs to label: {self.sheet}")
             return
         with closing(models_of(self.models)) as models:
@@ -120,20 +120,13 @@ class Verify:
         # 1. The pairs, the truth, the verifiers.
         pairs = [pair.pair() for pair in saved]
         truth = self._truth(models, saved, pairs)
-        numbers = [pair.problem for pair in saved]
-        problems = [i if number is None else number for i, number in enumerate(numbers)]
+        problems = [pair.problem for pair in saved]
         texts = ev.SheetTexts.of(saved)
         names = [name for name in dict.fromkeys(self.verifiers) if name != "saved"]
         verifiers = {name: models.verifier(name, texts) for name in names}
         scorers = {}
         signals = self.signals or tuple(SIGNALS)
         if self.fit is not None:
-            if None in numbers:
-                raise SettingError(
-                    f"pair {numbers.index(None) + 1} of {self.pairs} has no problem "
-                    "number, and a fit is tried on problems that it has not seen: add "
-                    '"problem", or write the sheet again.'
-                )
             scorers = models.scorers(signals)
             ev.require_evidence("the fit", required(signals, scorers), pairs)
         models.require_vocabulary(pairs)

@@ -96,7 +96,7 @@ class SavedPair:
     target_text: str | None = None
     draft_text: str
     label: bool | None = None
-    problem: int | None = None
+    problem: int
     context: tuple[int, ...]
     draft: Step
     target: Step | None
@@ -119,7 +119,7 @@ def rounded(logs: Sequence[float] | None) -> tuple[float, ...] | None:
     return None if logs is None else tuple(round(log, 4) for log in logs)
 
 
-def lines_of(pairs: Sequence[SavedPair]) -> list[str]:
+def pair_lines(pairs: Sequence[SavedPair]) -> list[str]:
     """The lines of a file of pairs, the texts first. A label is null until a reader says
     true (the steps mean the same) or false."""
     return [json.dumps(to_builtins(pair), ensure_ascii=False) for pair in pairs]
@@ -201,16 +201,14 @@ def require_evidence(who: str, requires: Requires, pairs: Sequence[Pair]) -> Non
             )
 
 
-def replay(
-    verifier: Verifier, pairs: Sequence[Pair], batch: int = BATCH
-) -> ReplayedVerdicts:
-    """Ask a verifier about pairs again, `batch` at a time. Raises as
+def replay(verifier: Verifier, pairs: Sequence[Pair]) -> ReplayedVerdicts:
+    """Ask a verifier about pairs again, `BATCH` at a time. Raises as
     `require_evidence`."""
     require_evidence(f"verifier {verifier.name}", verifier.requires, pairs)
     verdicts: list[Verdict] = []
     started = time.perf_counter()
-    for first in range(0, len(pairs), batch):
-        verdicts += verdicts_of(verifier, pairs[first : first + batch])
+    for first in range(0, len(pairs), BATCH):
+        verdicts += verdicts_of(verifier, pairs[first : first + BATCH])
     return ReplayedVerdicts(tuple(verdicts), time.perf_counter() - started)
 
 
