@@ -15,7 +15,7 @@ import tyro
 from rich.table import Table
 
 from lr.commands import show
-from lr.commands.options import AnswerOptions, ModelChoice, VariantChoice
+from lr.commands.options import AnswerFlags, ModelChoice
 from lr.measure.speed_reason import beside_tokens_alone, speed_reason
 from lr.options import LOOKAHEAD, MODES, Mode
 from lr.result import Result
@@ -54,32 +54,22 @@ def in_one_line(answer: Answer) -> str:
 
 
 @dataclass(frozen=True)
-class Generate:
+class Generate(AnswerFlags):
     """Answer one question. Prints each step of the answer to standard output as soon as
     it is decided, on a terminal with its sign, and the statistics to standard error."""
 
     question: tyro.conf.Positional[str | None] = None
     """What to ask; the checkpoint's chat template wraps it. Left out: a sample
     problem."""
-    models: ModelChoice = field(default_factory=ModelChoice)
-    generation: AnswerOptions = field(default_factory=AnswerOptions)
-    choice: VariantChoice = field(default_factory=VariantChoice)
     trace: Path | None = None
     """Write every event to this file, as JSON lines: for lr trace, play and step."""
 
     def run(self) -> None:
-        options = self.generation
         show.require_files(trace=self.trace)
         out = show.console()
         notes = show.console(stderr=True)
         note = partial(notes.print, style="dim", soft_wrap=False)
-        reasoner = self.models.load(needs_draft=options.needs_draft)
-        answer = reasoner.run(
-            self.models.question(self.question),
-            options,
-            variant=self.choice.load(reasoner),
-            detailed=self.trace is not None,
-        )
+        answer = self.ask(self.question, detailed=self.trace is not None)
         question = answer.question
         note(in_one_line(answer))
         with saving(self.trace, answer):

@@ -27,6 +27,7 @@ from lr.types import require
 if TYPE_CHECKING:
     import torch
 
+    from lr.engine.answer import Answer
     from lr.measure.memory import MemoryPlan
     from lr.model.device import DeviceMap
     from lr.model.weights import LoadProgress
@@ -302,20 +303,33 @@ class AnswerOptions(GenerateOptions):
 
 
 @dataclass(frozen=True)
-class VariantChoice:
-    """A variant that replaces parts of the method."""
+class AnswerFlags:
+    """Which models answer, with which settings, in which variant of the method."""
 
+    models: ModelChoice = field(default_factory=ModelChoice)
+    generation: AnswerOptions = field(default_factory=AnswerOptions)
     variant: str | None = None
-    """The variant, as NAME or FILE.py:NAME, with parameters as in
-    "NAME(threshold=7)"."""
+    """A variant that replaces parts of the method, as NAME or FILE.py:NAME, with
+    parameters as in "NAME(threshold=7)"."""
 
-    def load(self, reasoner: Reasoner) -> Variant:
+    def load_variant(self, reasoner: Reasoner) -> Variant:
+        """The variant, loaded anew; without one the method as it is."""
         from lr.spec.variant import Variant
         from lr.variants.loading import load_variant
 
         if self.variant is None:
             return Variant()
         return load_variant(self.variant, reasoner, anew=True)
+
+    def ask(self, question: str | None, *, detailed: bool) -> Answer:
+        """An answer to the question, or to a sample problem, not begun."""
+        reasoner = self.models.load(needs_draft=self.generation.needs_draft)
+        return reasoner.run(
+            self.models.question(question),
+            self.generation,
+            variant=self.load_variant(reasoner),
+            detailed=detailed,
+        )
 
 
 def spread(

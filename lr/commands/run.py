@@ -16,7 +16,7 @@ from msgspec import convert
 from rich.console import Console
 
 from lr.commands.info import memory_table
-from lr.commands.options import AnswerOptions, ModelChoice, VariantChoice, spread
+from lr.commands.options import AnswerFlags, AnswerOptions, ModelChoice, spread
 from lr.commands.show import console, progress, require_at_least
 from lr.errors import SettingError
 from lr.measure.datasets import between, fingerprint, load_items
@@ -29,6 +29,8 @@ from lr.types import require
 from lr.watch.words import summary
 
 if TYPE_CHECKING:
+    import torch
+
     from lr.measure.running import Evaluation
     from lr.model.device import DeviceMap
 
@@ -98,41 +100,41 @@ class RunModels(ModelChoice):
         return models
 
     def devices(self) -> DeviceMap:
-        """The devices of all three models. A default GPU number that this machine
-        lacks becomes the last one it has; one that was asked for is refused."""
+        """The devices of all three models."""
         import torch
 
         from lr.model.device import DeviceMap
 
         if self.placement.device != "auto" or not torch.cuda.is_available():
             return super().devices()
-        count = torch.cuda.device_count()
-        gpus = {}
-        for role in ("target", "draft", "judge"):
-            name = f"{role}_gpu_id"
-            value = getattr(self, name)
-            parts = value.split(",")
-            usual = value == getattr(RunModels, name)
-            fits = all(
-                part.strip().isdecimal() and (usual or int(part) < count)
-                for part in parts
-            )
-            expected = f"numbers such as 0 or 0,1 of the {count} CUDA devices here"
-            require(fits, name, value, expected)
-            numbers = dict.fromkeys(min(int(part), count - 1) for part in parts)
-            gpus[role] = [torch.device("cuda", number) for number in numbers]
+        gpus = {role: self._gpus(f"{role}_gpu_id") for role in ("draft", "judge")}
         others = {}  # draft and judge, if they run here
         if self.draft_model is not None:
             others["draft"] = gpus["draft"][0]
         if self.judge_model is not None and not self.server.address():
             others["judge"] = gpus["judge"][0]
         # they choose first, unless no GPU is left for the target
-        free = [gpu for gpu in gpus["target"] if gpu not in others.values()]
-        free = free or gpus["target"][:1]
+        numbered = self._gpus("target_gpu_id")
+        free = [gpu for gpu in numbered if gpu not in others.values()] or numbered[:1]
         if self.model in TINY:
             free = free[:1]
         target = spread(free, self.tensor_parallel, self.placement.threads)
         return DeviceMap.of({"target": target, **others})
+
+    def _gpus(self, flag: str) -> list[torch.device]:
+        """The GPUs that a flag numbers. A default number that this machine lacks becomes
+        the last one it has; one that was asked for is refused."""
+        import torch
+
+        count = torch.cuda.device_count()
+        value = getattr(self, flag)
+        numbers = value.split(",")
+        usual = value == getattr(RunModels, flag)
+        fits = all(n.strip().isdecimal() and (usual or int(n) < count) for n in numbers)
+        expected = f"numbers such as 0 or 0,1 of the {count} CUDA devices here"
+        require(fits, flag, value, expected)
+        present = dict.fromkeys(min(int(number), count - 1) for number in numbers)
+        return [torch.device("cuda", number) for number in present]
 
 
 @dataclass(frozen=True)
@@ -147,7 +149,7 @@ class RunOptions(AnswerOptions):
 
 
 @dataclass(frozen=True)
-class RunCommand:
+class RunCommand(AnswerFlags):
     """Answer and grade the problems of a data set. The same command continues a stopped
     run."""
 
@@ -163,7 +165,6 @@ class RunCommand:
     models: RunModels = field(default_factory=RunModels)
     mode: Literal["ar", "sd", "lr", "lr+sd", "draft"] | None = None
     """None: as --use_spec and --enable_n_gram say. draft: the draft alone."""
-    choice: VariantChoice = field(default_factory=VariantChoice)
     use_spec: bool = False  # Lookahead Reasoning (modes lr and lr+sd).
     enable_n_gram: bool = False
     """Token-level speculation by prompt lookup (modes sd and lr+sd)."""
@@ -220,11 +221,11 @@ class RunCommand:
             memory.check()
             with models.reasoner(models.model, models.draft_model) as reasoner:
                 # 2. The first tokens, before anything is written.
-                variant = self.choice.load(reasoner)
+                variant = self.load_variant(reasoner)
                 if self.mode is None:  # else the flag wins
                     mode = variant.settings.get("mode", mode)
                     options = replace(options, mode=mode)
-                if self.choice.variant is not None:
+                if self.variant is not None:
                     head["mode"] = mode
                 evaluation = running.Evaluation(
                     reasoner,
@@ -242,7 +243,7 @@ class RunCommand:
                 )
                 if evaluation.missing and evaluation.warm_up():
                     # a new memory does not begin with these tokens
-                    fresh = self.choice.load(reasoner)
+                    fresh = self.load_variant(reasoner)
                     evaluation.variant = replace(variant, drafter=fresh.drafter)
                 # 3. The answers.
                 total = len(evaluation.keys)
@@ -266,7 +267,7 @@ class RunCommand:
         elif self.enable_n_gram:
             by_switches = "sd"
         if self.mode is None:
-            is_variant = self.choice.variant is not None
+            is_variant = self.variant is not None
             return "lr" if by_switches == "ar" and is_variant else by_switches
         # each switch is a part of lr+sd
         if by_switches in ("ar", self.mode) or self.mode == "lr+sd":
@@ -282,7 +283,7 @@ class RunCommand:
         options = replace(self.generation, mode=engine_mode)  # type: ignore[arg-type]
         if self.protocol == "acceptance":
             options = replace(options, schedule="paper", depth=1, width=1)
-        if self.choice.variant is not None and mode == "lr":
+        if self.variant is not None and mode == "lr":
             options = replace(options, drafter="draft")  # if the variant chooses lr+sd
         return options
 
@@ -300,7 +301,7 @@ class RunCommand:
             apart = 1 in (self.n_samples, self.concurrency)
             prompts = "1: --save_pairs tells samples apart by their prompts"
             require(apart, "concurrency", self.concurrency, prompts)
-        if self.choice.variant is not None:
+        if self.variant is not None:
             require(mode != "draft", "mode", mode, "lr or lr+sd with --variant")
 
     def _settings(
@@ -311,7 +312,7 @@ class RunCommand:
         settings = asdict(options) | models.settings()
         names = "max_tokens_len concurrency protocol save_pairs save_traces".split()
         settings |= {name: getattr(self, name) for name in names}
-        variant = self.choice.variant
+        variant = self.variant
         if variant is not None and self.mode is None:
             mode = None  # the variant's, which run.json has apart
         return settings | {"mode": mode, "data": data, "variant": variant}
