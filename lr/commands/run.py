@@ -29,8 +29,6 @@ from lr.types import require
 from lr.watch.words import summary
 
 if TYPE_CHECKING:
-    import torch
-
     from lr.measure.running import Evaluation
     from lr.model.device import DeviceMap
 
@@ -100,41 +98,41 @@ class RunModels(ModelChoice):
         return models
 
     def devices(self) -> DeviceMap:
-        """The devices of all three models."""
+        """The devices of all three models. A default GPU number that this machine
+        lacks becomes the last one it has; one that was asked for is refused."""
         import torch
 
         from lr.model.device import DeviceMap
 
         if self.placement.device != "auto" or not torch.cuda.is_available():
             return super().devices()
-        gpus = {role: self._gpus(f"{role}_gpu_id") for role in ("draft", "judge")}
+        count = torch.cuda.device_count()
+        gpus = {}
+        for role in ("target", "draft", "judge"):
+            name = f"{role}_gpu_id"
+            value = getattr(self, name)
+            parts = value.split(",")
+            usual = value == getattr(RunModels, name)
+            fits = all(
+                part.strip().isdecimal() and (usual or int(part) < count)
+                for part in parts
+            )
+            expected = f"numbers such as 0 or 0,1 of the {count} CUDA devices here"
+            require(fits, name, value, expected)
+            numbers = dict.fromkeys(min(int(part), count - 1) for part in parts)
+            gpus[role] = [torch.device("cuda", number) for number in numbers]
         others = {}  # draft and judge, if they run here
         if self.draft_model is not None:
             others["draft"] = gpus["draft"][0]
         if self.judge_model is not None and not self.server.address():
             others["judge"] = gpus["judge"][0]
         # they choose first, unless no GPU is left for the target
-        numbered = self._gpus("target_gpu_id")
-        free = [gpu for gpu in numbered if gpu not in others.values()] or numbered[:1]
+        free = [gpu for gpu in gpus["target"] if gpu not in others.values()]
+        free = free or gpus["target"][:1]
         if self.model in TINY:
             free = free[:1]
         target = spread(free, self.tensor_parallel, self.placement.threads)
         return DeviceMap.of({"target": target, **others})
-
-    def _gpus(self, flag: str) -> list[torch.device]:
-        """The GPUs that a flag numbers. A default number that this machine lacks becomes
-        the last one it has; one that was asked for is refused."""
-        import torch
-
-        count = torch.cuda.device_count()
-        value = getattr(self, flag)
-        numbers = value.split(",")
-        usual = value == getattr(RunModels, flag)
-        fits = all(n.strip().isdecimal() and (usual or int(n) < count) for n in numbers)
-        expected = f"numbers such as 0 or 0,1 of the {count} CUDA devices here"
-        require(fits, flag, value, expected)
-        present = dict.fromkeys(min(int(number), count - 1) for number in numbers)
-        return [torch.device("cuda", number) for number in present]
 
 
 @dataclass(frozen=True)
