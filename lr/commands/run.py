@@ -223,8 +223,6 @@ class RunCommand(AnswerFlags):
                 if self.mode is None:  # else the flag wins
                     mode = variant.settings.get("mode", mode)
                     options = replace(options, mode=mode)
-                if self.variant is not None:
-                    head["mode"] = mode
                 evaluation = running.Evaluation(
                     reasoner,
                     store,

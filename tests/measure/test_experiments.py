@@ -74,7 +74,7 @@ def test_every_table_has_all_its_columns(name):
     }
     ways = experiment.ways(lab)
     runs = [
-        RunResults(Path(way.name), {AnswerKey(0): record}, {"mode": way.mode})
+        RunResults(Path(way.name), {AnswerKey(0): record | {"mode": way.mode}})
         for way in ways
     ]
     baseline = next(run for run in runs if run.mode == "ar")
