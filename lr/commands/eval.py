@@ -201,10 +201,9 @@ def models_of(choice: ModelChoice) -> Models:
     from lr.measure.models import Models
 
     def load(draft_alone: bool) -> Reasoner:
-        draft = choice.draft()
-        if draft_alone and draft is not None:
-            return choice.reasoner(draft, None)
-        return choice.reasoner(choice.model, draft)
+        if draft_alone:
+            return choice.reasoner(choice.required_draft(), None)
+        return choice.reasoner(choice.model, choice.draft())
 
     settings = choice.settings() | {"draft_model": choice.draft()}
     return Models(load, choice.judge_model, settings)
@@ -250,8 +249,7 @@ class ExperimentCommand:
         require_at_least(self, problems=2, concurrency=1, repeats=1)
         rows = not self.variant or self.name == "speedup"
         require(rows, "variant", self.variant, "none: only speedup has rows for them")
-        draft = self.models.draft()
-        require(draft is not None, "draft_model", None, "a draft for this target")
+        self.models.required_draft()
         notes = console(stderr=True)
         for name in names:
             experiment = EXPERIMENTS[name]

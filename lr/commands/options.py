@@ -189,6 +189,19 @@ class ModelChoice:
             return "tiny-draft"
         return self.draft_model
 
+    def required_draft(self) -> str:
+        """The draft's name. Raises `SettingError` if there is none."""
+        draft = self.draft()
+        if draft is None:
+            if not Checkpoint.parse(self.model).dummy:
+                # a missing checkpoint is the first problem
+                resolve(self.model, weights=False)
+            raise SettingError(
+                f"Speculation with {self.model} needs a draft: give --draft_model (a "
+                "smaller checkpoint of the same family), or decode plainly with --mode ar."
+            )
+        return draft
+
     def settings(self) -> dict[str, Any]:
         """Everything that an answer or its speed can depend on, so no ports."""
         settings = vars(self) | asdict(self.placement)
@@ -232,15 +245,7 @@ class ModelChoice:
     def load(self, *, needs_draft: bool | None) -> Reasoner:
         """The reasoner these flags describe. Plain decoding loads no draft;
         `needs_draft` None: load one if it is there."""
-        draft = self.draft()
-        if needs_draft and draft is None:
-            if not Checkpoint.parse(self.model).dummy:
-                # a missing checkpoint is the first problem
-                resolve(self.model, weights=False)
-            raise SettingError(
-                f"Speculation with {self.model} needs a draft: give --draft_model (a "
-                "smaller checkpoint of the same family), or decode plainly with --mode ar."
-            )
+        draft = self.required_draft() if needs_draft else self.draft()
         return self.reasoner(self.model, None if needs_draft is False else draft)
 
     def reasoner(self, target: str, draft: str | None) -> Reasoner:
