@@ -56,7 +56,6 @@ def test_every_table_has_all_its_columns(name):
     experiment = EXPERIMENTS[name]
     lab = SimpleNamespace(
         values=(),
-        variants=(),
         options=GenerateOptions(),
         mode="lr",
         models=SimpleNamespace(verifier=lambda name: None),
@@ -122,11 +121,11 @@ def test_what_is_refused(flags):
     assert main(["experiment", *flags.split()]) == 2
 
 
-def test_variants_follow_the_ways_that_were_asked_for():
-    lab = SimpleNamespace(values=("ar", "lr depth=2"), variants=("specreason",))
+def test_the_ways_that_were_asked_for():
+    lab = SimpleNamespace(values=("ar", "lr depth=2", "variant=specreason"))
     plain, lookahead, variant = speedup_ways(lab)
     assert (plain.mode, lookahead.options) == ("ar", {"depth": 2})
-    assert variant.variant == "specreason"
+    assert (variant.mode, variant.variant) == (None, "specreason")
 
 
 def test_the_splits_of_a_budget():
