@@ -120,20 +120,13 @@ class Verify:
         # 1. The pairs, the truth, the verifiers.
         pairs = [pair.pair() for pair in saved]
         truth = self._truth(models, saved, pairs)
-        numbers = [pair.problem for pair in saved]
-        problems = [i if number is None else number for i, number in enumerate(numbers)]
+        problems = [pair.problem for pair in saved]
         texts = ev.SheetTexts.of(saved)
         names = [name for name in dict.fromkeys(self.verifiers) if name != "saved"]
         verifiers = {name: models.verifier(name, texts) for name in names}
         scorers = {}
         signals = self.signals or tuple(SIGNALS)
         if self.fit is not None:
-            if None in numbers:
-                raise SettingError(
-                    f"pair {numbers.index(None) + 1} of {self.pairs} has no problem "
-                    "number, and a fit is tried on problems that it has not seen: add "
-                    '"problem", or write the sheet again.'
-                )
             scorers = models.scorers(signals)
             ev.require_evidence("the fit", required(signals, scorers), pairs)
         models.require_vocabulary(pairs)
@@ -208,10 +201,9 @@ def models_of(choice: ModelChoice) -> Models:
     from lr.measure.models import Models
 
     def load(draft_alone: bool) -> Reasoner:
-        draft = choice.draft()
-        if draft_alone and draft is not None:
-            return choice.reasoner(draft, None)
-        return choice.reasoner(choice.model, draft)
+        if draft_alone:
+            return choice.reasoner(choice.required_draft(), None)
+        return choice.reasoner(choice.model, choice.draft())
 
     settings = choice.settings() | {"draft_model": choice.draft()}
     return Models(load, choice.judge_model, settings)
@@ -233,11 +225,9 @@ class ExperimentCommand:
     values: tuple[str, ...] = ()
     """What the experiment varies: verifiers (NAME or NAME@CHECKPOINT), widths, budgets,
     or ways to answer, each a mode and settings, such as "sd drafter=ngram", "lr
-    verifier=likelihood depth=2" or "lr driver=lockstep". None: those of the paper."""
-    variant: tuple[str, ...] = ()
-    """For experiment speedup: variants of the method, one more row each (two, cold and
-    warm, if it remembers earlier answers); see lr generate. Its settings win over
-    these."""
+    verifier=likelihood depth=2" or "lr driver=lockstep", or a variant of the method, such
+    as "variant=best_of(width=3)": its settings win over these, and it has two rows, cold
+    and warm, if it remembers earlier answers. None: those of the paper."""
     concurrency: int | None = None
     """Problems answered at the same time. None: one where speed is measured, else 8."""
     generation: GenerateOptions = field(
@@ -255,10 +245,7 @@ class ExperimentCommand:
         choices = f"one of {', '.join(EXPERIMENTS)}, or all"
         require(names[0] in EXPERIMENTS, "name", self.name, choices)
         require_at_least(self, problems=2, concurrency=1, repeats=1)
-        rows = not self.variant or self.name == "speedup"
-        require(rows, "variant", self.variant, "none: only speedup has rows for them")
-        draft = self.models.draft()
-        require(draft is not None, "draft_model", None, "a draft for this target")
+        self.models.required_draft()
         notes = console(stderr=True)
         for name in names:
             experiment = EXPERIMENTS[name]
@@ -272,7 +259,6 @@ class ExperimentCommand:
                 models_of(self.models),
                 self.generation,
                 values=self.values,
-                variants=self.variant,
                 concurrency=self.concurrency or (1 if experiment.timed else 8),
                 repeats=self.repeats,
                 data=fingerprint(all_items),

@@ -5,7 +5,7 @@ from itertools import product
 
 import pytest
 import torch
-from token_kit import pair as models_of
+from law_kit import pair as models_of
 
 from lr.theory.exact import step_rejection
 
