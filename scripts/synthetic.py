@@ -343,7 +343,7 @@ class SyntheticSpeedup:
             data=fingerprint(items),
         )
         with closing(lab.models):
-            ways = speedup_ways(lab)
+            ways = [way for way in speedup_ways(lab) if way.variant is None]
             with progress("speedup", len(ways) * len(items)) as advance:
                 results = lab.run(ways, advance)
         stated = conditions() | facts

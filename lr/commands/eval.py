@@ -225,9 +225,11 @@ class ExperimentCommand:
     values: tuple[str, ...] = ()
     """What the experiment varies: verifiers (NAME or NAME@CHECKPOINT), widths, budgets,
     or ways to answer, each a mode and settings, such as "sd drafter=ngram", "lr
-    verifier=likelihood depth=2" or "lr driver=lockstep", or a variant of the method, such
-    as "variant=best_of(width=3)": its settings win over these, and it has two rows, cold
-    and warm, if it remembers earlier answers. None: those of the paper."""
+    verifier=likelihood depth=2" or "lr driver=lockstep". None: those of the paper."""
+    variant: tuple[str, ...] = ()
+    """For experiment speedup: variants of the method, one more row each (two, cold and
+    warm, if it remembers earlier answers); see lr generate. Its settings win over
+    these."""
     concurrency: int | None = None
     """Problems answered at the same time. None: one where speed is measured, else 8."""
     generation: GenerateOptions = field(
@@ -245,6 +247,8 @@ class ExperimentCommand:
         choices = f"one of {', '.join(EXPERIMENTS)}, or all"
         require(names[0] in EXPERIMENTS, "name", self.name, choices)
         require_at_least(self, problems=2, concurrency=1, repeats=1)
+        rows = not self.variant or self.name == "speedup"
+        require(rows, "variant", self.variant, "none: only speedup has rows for them")
         self.models.required_draft()
         notes = console(stderr=True)
         for name in names:
@@ -259,6 +263,7 @@ class ExperimentCommand:
                 models_of(self.models),
                 self.generation,
                 values=self.values,
+                variants=self.variant,
                 concurrency=self.concurrency or (1 if experiment.timed else 8),
                 repeats=self.repeats,
                 data=fingerprint(all_items),

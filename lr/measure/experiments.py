@@ -25,8 +25,7 @@ from lr.watch.figures.plots import draw_panels
 # The paper's Table 1: modes side by side.
 
 
-# the official tool's four modes, with n-grams and with the draft, two rows of Table 1,
-# and SpecReason
+# the official tool's four modes, with n-grams and with the draft, and two rows of Table 1
 WAYS = (
     "ar",
     "sd drafter=ngram",
@@ -36,13 +35,15 @@ WAYS = (
     "lr+sd drafter=ngram",
     "lr+sd drafter=draft",
     "draft",
-    "variant=specreason",
 )
 
 
 def speedup_ways(lab: Lab) -> list[Way]:
-    """The ways that were asked for, or else the paper's and SpecReason."""
-    return [Way.of(words) for words in lab.values or WAYS]
+    """The ways that were asked for, or else the paper's and SpecReason; then the
+    variants."""
+    ways = [Way.of(words) for words in lab.values or WAYS]
+    variants = lab.variants if lab.values else ("specreason", *lab.variants)
+    return ways + [Way({"way": n}, variant=n) for n in dict.fromkeys(variants)]
 
 
 def ways_of(head: str, form: str, usual: Sequence[str], lab: Lab) -> list[Way]:

@@ -60,6 +60,7 @@ class Lab:
     models: Models
     options: GenerateOptions = field(default_factory=GenerateOptions)
     values: tuple[str, ...] = ()
+    variants: tuple[str, ...] = ()
     concurrency: int = 1
     repeats: int = 1
     data: str = ""

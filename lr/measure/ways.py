@@ -33,13 +33,9 @@ class Way:
     @classmethod
     def of(cls, words: str) -> Way:
         """A way in words: a mode, then options, also a verifier or a variant, as in
-        "sd drafter=draft num_speculative_tokens=8", "lr verifier=likelihood:-1" or, in
-        the variant's own mode, "variant=specreason"."""
-        changes = words.split()
-        mode = None
-        if not words.startswith("variant="):
-            mode = changes.pop(0) if changes else ""
-            require(mode in WAY_MODES, "mode", mode, f"one of {', '.join(WAY_MODES)}")
+        "sd drafter=draft num_speculative_tokens=8" or "lr verifier=likelihood:-1"."""
+        mode, *changes = words.split() or [""]
+        require(mode in WAY_MODES, "mode", mode, f"one of {', '.join(WAY_MODES)}")
         options: dict[str, Any] = {}
         for change in changes:
             name, _, value = change.partition("=")

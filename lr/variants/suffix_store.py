@@ -2,13 +2,13 @@ r"""A store of earlier answers, after SuffixDecoding (arXiv 2411.04975): what fo
 last tokens before is proposed again.
 
     lr run --n_samples 8 --variant suffix_store ...
-    lr experiment speedup --repeats 8 --values ar variant=suffix_store   # cold and warm
+    lr experiment speedup --repeats 8 --variant suffix_store   # cold and warm, by sample
 
 The real pair in docs/results/variants.md, on rows 136 and 3 (from 0) of GSM8K's test set:
 
     lr experiment speedup --model TARGET --draft_model DRAFT --draft_weights int4 --dataset gsm8k.jsonl \
         --driver lockstep --problems 2 --repeats 8 --max_tokens 160 \
-        --values "sd drafter=ngram acceptance=match" variant=suffix_store
+        --values "sd drafter=ngram acceptance=match" --variant suffix_store
 
 The longest ending of the text that stands in an earlier answer, or earlier in this one,
 is continued from there. One part: a drafter with `memory`. The first answer has only its

@@ -58,6 +58,7 @@ def test_every_table_has_all_its_columns(name):
     experiment = EXPERIMENTS[name]
     lab = SimpleNamespace(
         values=(),
+        variants=(),
         options=GenerateOptions(),
         mode="lr",
         models=SimpleNamespace(verifier=lambda name: None),
@@ -127,11 +128,11 @@ def test_what_is_refused(flags, cli):
     cli(f"experiment {flags}", 2)
 
 
-def test_the_ways_that_were_asked_for():
-    lab = SimpleNamespace(values=("ar", "lr depth=2", "variant=specreason"))
+def test_variants_follow_the_ways_that_were_asked_for():
+    lab = SimpleNamespace(values=("ar", "lr depth=2"), variants=("specreason",))
     plain, lookahead, variant = speedup_ways(lab)
     assert (plain.mode, lookahead.options) == ("ar", {"depth": 2})
-    assert (variant.mode, variant.variant) == (None, "specreason")
+    assert variant.variant == "specreason"
 
 
 def test_the_splits_of_a_budget():

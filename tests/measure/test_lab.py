@@ -168,7 +168,7 @@ def test_what_was_measured_is_kept_if_a_row_fails(lab):
 
 def test_the_command_prints_the_rows_before_it_fails(tmp_path, capsys):
     (tmp_path / "mine.py").write_text(VARIANTS)
-    words = "experiment speedup --problems 2 --max_tokens 60 --values ar variant="
+    words = "experiment speedup --problems 2 --max_tokens 60 --values ar --variant "
     words += f"{tmp_path}/mine.py:breaks --work {tmp_path}/work --output {tmp_path}/out"
     with pytest.raises(KeyError):
         main(words.split())
