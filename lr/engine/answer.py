@@ -201,8 +201,8 @@ class Answer:
         stream = self.target_side.stream.fold_in(judge.parent.index)
         return Pair(
             prefix=parent.tokens,
-            draft_step=judge.draft,
-            own_step=judge.target,
+            draft_step=judge.draft_step,
+            own_step=judge.target_step,
             draft_logprobs=drafted.logprobs,
             own_logprobs=None if parent.targeted is None else parent.targeted.logprobs,
             # a stream of its own: no token is drawn from it

@@ -130,8 +130,7 @@ class ModelDrafter(Drafter):
             # 2. Run the draft on all of them.
             logits = torch.stack(self.runner.forward([branch for *_, branch in leaves]))
             probs = distribution(logits, self.sampling)  # [b, v]
-            keys = [draft_key(contexts[i], level, self.coupling) for i, *_ in leaves]
-            chosen = self.choose(probs, keys, level)
+            chosen = self.choose(probs, [contexts[i] for i, *_ in leaves], level)
             sure = [True] * len(leaves)
             if self.confidence > 0:
                 # [b]: the probability of the likeliest token
@@ -160,8 +159,11 @@ class ModelDrafter(Drafter):
             for t, p, q in zip(tokens, parents, rows, strict=True)
         ]
 
-    def choose(self, probs: Tensor, keys: list[int], level: int) -> list[list[int]]:
+    def choose(
+        self, probs: Tensor, places: Sequence[Context], level: int
+    ) -> list[list[int]]:
         """The tokens proposed at each place, from the draft's distributions [b, v]."""
+        keys = [draft_key(place, level, self.coupling) for place in places]
         return [[token] for token in sample(probs, keys)]
 
     def follow(self, branch: Branch) -> Branch:
@@ -223,9 +225,12 @@ class TreeDrafter(ModelDrafter):
         # Without top-k and top-p, which could leave too few candidates.
         self.sampling = SamplingParams(self.sampling.temperature or 1.0)
 
-    def choose(self, probs: Tensor, keys: list[int], level: int) -> list[list[int]]:
+    def choose(
+        self, probs: Tensor, places: Sequence[Context], level: int
+    ) -> list[list[int]]:
         scores = probs
         if self.coupling is Coupling.SHARED:
+            keys = [draft_key(place, level, self.coupling) for place in places]
             scores = perturbed(probs, keys)  # only their order counts
         width = min(self.branching[level], probs.shape[-1])
         ranked: list[list[int]] = scores.topk(width, dim=-1).indices.tolist()

@@ -105,15 +105,15 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """Compare `draft`, the step from `parent` to `node`, with `target`, the target's
-    step after `parent`. Answer: `Judged`. Without `target` the draft step is judged
-    alone.
+    """Compare `draft_step`, which leads from `parent` to `node`, with `target_step`, the
+    target's own after `parent`. Answer: `Judged`. Without `target_step` the draft step
+    is judged alone.
     """
 
     node: NodeId
     parent: NodeId
-    draft: Step
-    target: Step | None
+    draft_step: Step
+    target_step: Step | None
 
 
 @dataclass(frozen=True, slots=True)

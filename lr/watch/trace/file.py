@@ -58,6 +58,8 @@ RECORD_KINDS: dict[str, type] = {
     "hold": cache.BranchHolds,
     "end": Ended,
 }
+OLD_NAMES = {"draft": "draft_step", "target": "target_step"}
+"""Of the fields of `Judge`, in files that were written before they had the new ones."""
 KIND_OF = {event_class: name for name, event_class in RECORD_KINDS.items()}
 TraceEvent = RunEvent | cache.CacheEvent
 Bytes = Callable[[int], bytes]  # Maps a token to its exact bytes.
@@ -302,6 +304,8 @@ def parse_trace(lines: Sequence[str], name: str = "trace") -> TraceFile:
                     "program was killed while writing"
                 )
                 break
+            if content["event"] == "judge":
+                content = {OLD_NAMES.get(k, k): v for k, v in content.items()}
             when = msgspec.convert(content["time"], float)
             event: TraceEvent = msgspec.convert(content, RECORD_KINDS[content["event"]])
             records.append(Record(len(records), when, event, token_bytes))
