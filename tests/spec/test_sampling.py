@@ -136,9 +136,8 @@ def test_the_noise_is_that_of_its_definition_on_every_device():
     middles = [[((word >> 12) + 0.5) * 2.0**-52 for word in row] for row in words]
     uniform = torch.tensor(middles, dtype=torch.float64)
     assert torch.equal(perturbed(torch.ones_like(uniform), keys), uniform.log())
-    seeds = torch.tensor([sampling._signed(key) for key in keys])
-    bits = sampling._mixed(seeds[:, None] + torch.arange(50) * sampling.STRIDE)
-    assert torch.equal(bits.view(torch.float64) - (1 - 2.0**-53), uniform)
+    seeds = sampling._words(keys, uniform.device)[:, None]
+    assert torch.equal(sampling._noise(seeds, torch.arange(50)), uniform.log())
 
 
 @settings(max_examples=50, deadline=None)
