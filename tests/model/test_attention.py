@@ -27,7 +27,6 @@ from hypothesis import strategies as st
 from lr.model.attention import SDPA
 from lr.model.attention_choice import AttentionNeeds, candidates
 
-
 UNLIKE = Scene((6, 2, 8), 4, cached=(500, 1), counts=(1, 40, 1))
 
 
