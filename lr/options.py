@@ -134,9 +134,8 @@ class GenerateOptions:
         if self.schedule == "async":
             object.__setattr__(self, "schedule", "depth")
         require(self.schedule in SCHEDULES, "schedule", self.schedule, WHICH)
-        self.sampling(
-            SamplingParams()
-        )  # refuses impossible values before the models are loaded
+        # refuses impossible values before the models are loaded
+        self.sampling(SamplingParams())
         for name, hint in _type_hints().items():
             value = getattr(self, name)
             if get_origin(hint) is Literal:

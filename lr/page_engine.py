@@ -38,7 +38,7 @@ def serve_page(engine: Engine, answer: Answer) -> Steps:
 
         def lend(role: Role) -> ModelRunner:
             runner = engine.runners[role].lend(question.blocks)
-            stack.callback(engine.runners[role].take_back, runner)
+            stack.callback(engine.runners[role].put_back, runner)
             runner.observer = lambda *forward: answer.trace.record(
                 ForwardPass(role, *forward)
             )

@@ -186,7 +186,32 @@ class TokenRounds:
 
 
 @dataclass(frozen=True)
-class Stats:
+class Progress:
+    """What a variant's controller may know: counts up to the last emitted step, never
+    times, so an answer depends on no clock.
+
+    Of `drafted` draft steps `judged` have a verdict, and `accepted` are emitted.
+    `rounds`: of token-level speculation.
+    """
+
+    steps: int = 0  # emitted
+    tokens: int = 0  # in them
+    accepted: int = 0
+    judged: int = 0  # draft steps with a verdict: the denominator of alpha 1
+    drafted: int = 0
+    target_passes: int = 0  # forwards
+    draft_passes: int = 0
+    rounds: TokenRounds = TokenRounds()
+
+    @classmethod
+    def of(cls, stats: Stats) -> Progress:
+        """The counts among these statistics."""
+        names = (count.name for count in fields(Progress))
+        return Progress(**{name: getattr(stats, name) for name in names})
+
+
+@dataclass(frozen=True)
+class Stats(Progress):
     """Counts and times of one run or, summed with `+`, of several. A ratio is None if
     its denominator is 0. `seconds`: the time of the last event that is not a detail.
     `unjudged` of the `judged` draft steps were rejected because the verifier could not
@@ -194,19 +219,11 @@ class Stats:
     """
 
     seconds: float = 0.0
-    steps: int = 0
-    tokens: int = 0
-    accepted: int = 0
-    judged: int = 0  # draft steps with a verdict: the denominator of alpha 1
-    drafted: int = 0
-    target_passes: int = 0
-    draft_passes: int = 0
     target_seconds: float = 0.0
     draft_seconds: float = 0.0
     verifier_seconds: float = 0.0
     draft_tokens: int = 0
     target_tokens: int = 0  # in finished steps, also those that are not emitted
-    rounds: TokenRounds = TokenRounds()
     verifier_passes: int = 0
     unjudged: int = 0
     source_seconds: float = 0.0  # of a variant's step source

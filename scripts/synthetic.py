@@ -43,6 +43,7 @@ from lr.measure.datasets import Item, Task, fingerprint
 from lr.measure.experiments import speedup_ways, write_results
 from lr.measure.lab import Lab
 from lr.measure.machine import conditions
+from lr.measure.models import Models
 from lr.options import GenerateOptions, make_options
 from lr.reasoner import Reasoner
 from lr.rng import Stream, uniform
@@ -150,16 +151,15 @@ class SyntheticReasoner(Reasoner):
         options = make_options(options, **changes)
         fits = options.width == 1 and options.drafter in ("ngram", "draft")
         require(fits, "width, drafter", (options.width, options.drafter), FITTING)
-        variant = variant or Variant()
-        parts = {part.field for part in variant.replaced}
+        answer = super().run(question, options, variant=variant, detailed=detailed)
+        asked = answer.question
+        parts = {part.field for part in asked.variant.replaced}
         expected = "none: draws decide"
-        require(parts <= {"verifier"}, "variant", variant.name, expected)
+        require(parts <= {"verifier"}, "variant", asked.variant.name, expected)
         stream = Stream.root(self.synthetic.seed).fold_in(question, options.sample)
-        asked_verifier = variant.verifier or self.verifier
-        verifier = SyntheticVerifier(self.synthetic, asked_verifier, stream)
-        asked = self.engine.question(question, options, verifier)
-        answer = Answer(SyntheticQuestion(**vars(asked)), detailed=detailed)
-        answer.served = self.engine.serve([answer])
+        verifier = SyntheticVerifier(self.synthetic, asked.verifier, stream)
+        # nothing runs yet
+        answer.question = SyntheticQuestion(**{**vars(asked), "verifier": verifier})
         return answer
 
 
@@ -334,22 +334,22 @@ class SyntheticSpeedup:
                 return models.reasoner(draft, None)
             return SyntheticReasoner(models.reasoner(models.model, draft), synthetic)
 
+        facts = {"drawn": str(synthetic)}
+        settings = models.settings() | {"draft_model": draft} | facts
         lab = Lab(
             items,
             self.work,
-            load,
-            options=self.generation,
+            Models(load, models.judge_model, settings),
+            self.generation,
             values=self.values,
-            judge=models.judge_model,
             data=fingerprint(items),
-            head=models.settings() | {"draft_model": draft, "drawn": str(synthetic)},
         )
-        with closing(lab):
+        with closing(lab.models):
             ways = [way for way in speedup_ways(lab) if way.variant is None]
             with progress("speedup", len(ways) * len(items)) as advance:
                 results = lab.run(ways, advance)
-        facts = conditions() | {"drawn": str(synthetic)}
-        files = write_results("speedup", results, self.output, command, facts)
+        stated = conditions() | facts
+        files = write_results("speedup", results, self.output, command, stated)
         console().print(files[0].read_text(encoding="utf-8"))
         for error in lab.failures.values():
             raise error  # the rows of the others are written

@@ -119,6 +119,25 @@ def test_without_a_question_a_sample_problem_is_taken(tmp_path, cli):
     assert page.stat().st_size > 10_000
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "run --dataset tiny:1 --mode ar --variant fly",
+        "run --dataset tiny:1 --mode ar --variant fly --output new/run",
+        "run --dataset tiny:1 --num_blocks 2",
+        "run --dataset tiny:1 --save_pairs",
+        "experiment speedup --problems 2 --values 'ar variant=fly'",
+        "generate --mode ar --variant fly --trace answer.jsonl",
+        "play --mode ar --variant fly",
+        "calibrate --depth 0 --output costs.json",
+    ],
+)
+def test_what_is_refused_leaves_nothing_behind(words, tmp_path, monkeypatch, cli):
+    monkeypatch.chdir(tmp_path)
+    assert "same command" not in cli(words, 2).err
+    assert not [*tmp_path.iterdir()]
+
+
 def test_a_tiny_model_says_what_it_understands(cli):
     question = "What is 2 + 2?"
     fails(cli, f"generate '{question}' --mode ar", question, "At first ")

@@ -16,7 +16,7 @@ from model_kit import random_model, runner_on
 
 from lr.engine.answer import Answer
 from lr.engine.engine import Engine
-from lr.engine.runner import Runners
+from lr.engine.runner import IdleRunners
 from lr.errors import OutOfBlocks
 from lr.options import make_options
 from lr.page_engine import emission
@@ -197,13 +197,13 @@ def require_clean(engine, roles=Role):
 # Workers
 
 
-class StrictRunners(Runners):
+class StrictRunners(IdleRunners):
     """Ends the worker if a loop has left something in a cache."""
 
-    def take_back(self, runner):
+    def put_back(self, runner):
         if runner.cache.pool.num_used:
             os._exit(9)
-        super().take_back(runner)
+        super().put_back(runner)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from lr.tiny import CHECKPOINTS
 from lr.tiny.language import Split
 from lr.tiny.stories import story
 from lr.watch.recorded import first_answer, kept_and_rejected
-from lr.watch.trace.record import header_of, save_trace
+from lr.watch.trace.file import header_of, trace_of, write_trace
 from lr.watch.words import setting_of, summary, title_of
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def saving(path: Path | None, answer: Answer) -> Iterator[None]:
         raise
     finally:
         if path is not None:
-            save_trace(path, answer, failure)
+            write_trace(path, trace_of(answer, failure))
 
 
 def in_one_line(answer: Answer) -> str:

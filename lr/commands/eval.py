@@ -8,7 +8,7 @@ import sys
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import tyro
 
@@ -19,15 +19,17 @@ from lr.measure import report
 from lr.measure.datasets import fingerprint, load_items
 from lr.measure.grading import Grader
 from lr.measure.machine import conditions
-from lr.measure.store import write_json
+from lr.measure.store import Store, write_json
 from lr.options import GenerateOptions
 from lr.spec.verifiers.base import Requires
 from lr.types import require
 from lr.watch.figures.plots import Curves, draw_panels
 
 if TYPE_CHECKING:
-    from lr.measure.lab import Lab
+    from lr.measure.models import Models
+    from lr.measure.verifier_eval import SavedPair
     from lr.reasoner import Reasoner
+    from lr.spec.verifiers.base import Pair
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ class Verify:
     accepted, how much of it is wrong, the ROC curve, the cost. Or fit one to them."""
 
     pairs: tyro.conf.Positional[Path]
-    """The folder of a run with --save_pairs, or a file that --sheet wrote."""
+    """The folder of a run with --save_pairs, or a file of pairs."""
     verifiers: tuple[str, ...] = ("exact", "numbers", "likelihood")
     """By name, such as judge:0.5 fitted:FILE.json embedding:0.95@PATH. saved: the
     verdicts that the file holds."""
@@ -84,8 +86,7 @@ class Verify:
     """The verifier that counts as right. None: the labels in the file, else the oracle,
     which only the tiny language has."""
     sheet: Path | None = None
-    """Only write --pairs_in_sheet pairs to this file, for a reader to label, with the
-    log-probabilities of target and draft."""
+    """Only write --pairs_in_sheet pairs to this file, for a reader to label."""
     pairs_in_sheet: int = 200  # How many pairs, evenly spread over the run.
     models: ModelChoice = field(default_factory=ModelChoice)
     json: Path | None = None  # Also write every number and curve to this file.
@@ -101,36 +102,29 @@ class Verify:
             json=self.json, figure=self.figure, sheet=self.sheet, fit=self.fit
         )
         saved = ev.load_pairs(self.pairs)
-        with closing(lab_of(self.models, [], Path())) as lab:
-            if self.sheet is None:
-                self._judge(lab, saved)
-                return
-            complete = [entry for entry in saved if entry[0].own_step is not None]
+        if self.sheet is not None:
+            complete = [pair for pair in saved if pair.target is not None]
             step = max(1, len(complete) // self.pairs_in_sheet)
             chosen = complete[::step][: self.pairs_in_sheet]
-            both = Requires.TARGET_LOGPROBS | Requires.DRAFT_LOGPROBS
-            pairs = lab.with_logprobs([pair for pair, _ in chosen], both)
-            read = [(p, entry) for p, (_, entry) in zip(pairs, chosen, strict=True)]
-            ev.write_sheet(self.sheet, read, lab.reasoner().codec.decode)
+            Store(self.sheet.parent).write_lines(self.sheet.name, ev.lines_of(chosen))
             console().print(f"{len(chosen)} pairs to label: {self.sheet}")
+            return
+        with closing(models_of(self.models)) as models:
+            self._judge(models, saved)
 
-    def _judge(self, lab: Lab, saved: list[Any]) -> None:
+    def _judge(self, models: Models, saved: list[SavedPair]) -> None:
         from lr.measure import fit as fitting
         from lr.measure import verifier_eval as ev
         from lr.spec.verifiers.fitted import SIGNALS, required
 
-        # 1. The pairs, the truth, the verifiers, and what these require.
-        pairs = [pair for pair, _ in saved]
-        entries = [entry for _, entry in saved]
-        truth = self._truth(lab, entries, pairs)
-        numbers = [entry.problem for entry in entries]
+        # 1. The pairs, the truth, the verifiers.
+        pairs = [pair.pair() for pair in saved]
+        truth = self._truth(models, saved, pairs)
+        numbers = [pair.problem for pair in saved]
         problems = [i if number is None else number for i, number in enumerate(numbers)]
-        texts = ev.SheetTexts.of(entries)
+        texts = ev.SheetTexts.of(saved)
         names = [name for name in dict.fromkeys(self.verifiers) if name != "saved"]
-        verifiers = {name: lab.verifier_named(name, texts) for name in names}
-        requires = Requires.NOTHING
-        for verifier in verifiers.values():
-            requires |= verifier.requires
+        verifiers = {name: models.verifier(name, texts) for name in names}
         scorers = {}
         signals = self.signals or tuple(SIGNALS)
         if self.fit is not None:
@@ -140,10 +134,9 @@ class Verify:
                     "number, and a fit is tried on problems that it has not seen: add "
                     '"problem", or write the sheet again.'
                 )
-            scorers = lab.scorers(signals)
-            requires |= required(signals, scorers)
-        lab.require_vocabulary(pairs)
-        pairs = lab.with_logprobs(pairs, requires)
+            scorers = models.scorers(signals)
+            ev.require_evidence("the fit", required(signals, scorers), pairs)
+        models.require_vocabulary(pairs)
 
         # 2. Their verdicts.
         results = {}
@@ -155,12 +148,11 @@ class Verify:
                 swapped = ev.replay(verifier, ev.swapped(pairs))
             results[name] = (judged, swapped)
         if "saved" in self.verifiers:
-            saved_verdicts = tuple(entry.verdict for entry in entries)
+            saved_verdicts = tuple(pair.verdict for pair in saved)
             results["saved"] = (ev.ReplayedVerdicts(saved_verdicts), None)
         if self.fit is not None:
-            decode = texts.decode if texts else lab.reasoner().codec.decode
             fit, judged = fitting.fit_pairs(
-                signals, pairs, truth, problems, decode, scorers, self.wrong
+                signals, pairs, truth, problems, texts.decode, scorers, self.wrong
             )
             results["fitted, other problems"] = (judged, None)
             facts = {"data": self.pairs.name, "command": shlex.join(sys.argv[1:])}
@@ -192,35 +184,37 @@ class Verify:
             ]
             draw_panels(panels, self.figure)
 
-    def _truth(self, lab: Lab, entries: list[Any], pairs: list[Any]) -> list[bool]:
+    def _truth(
+        self, models: Models, saved: list[SavedPair], pairs: list[Pair]
+    ) -> list[bool]:
         """The labels, or the verdicts of the reference."""
         from lr.measure import verifier_eval as ev
 
-        labels = [entry.label for entry in entries]
+        labels = [pair.label for pair in saved]
         if self.reference is None and None not in labels:
             return [bool(label) for label in labels]
-        name = self.reference or ("oracle" if lab.is_tiny else None)
+        name = self.reference or ("oracle" if models.is_tiny else None)
         if name is None:
             raise SettingError(
                 "these pairs have no labels and this model no oracle: name a "
                 "--reference, such as judge."
             )
-        judged = ev.replay(lab.verifier_named(name), pairs)
+        judged = ev.replay(models.verifier(name), pairs)
         return [verdict.aligned for verdict in judged.verdicts]
 
 
-def lab_of(models: ModelChoice, items: list[Any], work: Path, **settings: Any) -> Lab:
-    """A lab with the models of these flags."""
-    from lr.measure.lab import Lab
+def models_of(choice: ModelChoice) -> Models:
+    """The models of these flags, not loaded yet."""
+    from lr.measure.models import Models
 
     def load(draft_alone: bool) -> Reasoner:
-        draft = models.draft()
+        draft = choice.draft()
         if draft_alone and draft is not None:
-            return models.reasoner(draft, None)
-        return models.reasoner(models.model, draft)
+            return choice.reasoner(draft, None)
+        return choice.reasoner(choice.model, draft)
 
-    head = models.settings() | {"draft_model": models.draft()}
-    return Lab(items, work, load, judge=models.judge_model, head=head, **settings)
+    settings = choice.settings() | {"draft_model": choice.draft()}
+    return Models(load, choice.judge_model, settings)
 
 
 @dataclass(frozen=True)
@@ -255,6 +249,7 @@ class ExperimentCommand:
 
     def run(self) -> None:
         from lr.measure.experiments import EXPERIMENTS, write_results
+        from lr.measure.lab import Lab
 
         names = list(EXPERIMENTS) if self.name == "all" else [self.name]
         choices = f"one of {', '.join(EXPERIMENTS)}, or all"
@@ -271,18 +266,18 @@ class ExperimentCommand:
             dataset = self.dataset or f"tiny:{count}"
             all_items = load_items(dataset, seed=self.generation.seed)
             items = all_items[:count]
-            lab = lab_of(
-                self.models,
+            lab = Lab(
                 items,
                 self.work / name,
-                options=self.generation,
+                models_of(self.models),
+                self.generation,
                 values=self.values,
                 variants=self.variant,
                 concurrency=self.concurrency or (1 if experiment.timed else 8),
                 repeats=self.repeats,
                 data=fingerprint(all_items),
             )
-            with closing(lab):
+            with closing(lab.models):
                 ways = experiment.ways(lab)
                 total = len(ways) * len(items) * self.repeats
                 notes.print(f"{name}: {len(ways)} ways, {total} answers in {lab.work}")

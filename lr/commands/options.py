@@ -309,11 +309,12 @@ class VariantChoice:
     """The variant, as NAME or FILE.py:NAME, with parameters as in
     "NAME(threshold=7)"."""
 
-    def load(self, reasoner: Reasoner) -> Variant | None:
+    def load(self, reasoner: Reasoner) -> Variant:
+        from lr.spec.variant import Variant
         from lr.variants.loading import load_variant
 
         if self.variant is None:
-            return None
+            return Variant()
         return load_variant(self.variant, reasoner, anew=True)
 
 

@@ -5,7 +5,7 @@ resumes where it stopped."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -22,8 +22,8 @@ from lr.errors import SettingError
 from lr.measure.datasets import between, fingerprint, load_items
 from lr.measure.grading import Grader, grade_programs
 from lr.measure.programs import CodeLimits, write_samples
-from lr.measure.store import SETTINGS, Store, digest_of
-from lr.options import LOOKAHEAD, MODES, GenerateOptions, Mode, TokenDrafter
+from lr.measure.store import Store, digest_of
+from lr.options import LOOKAHEAD, GenerateOptions, Mode, TokenDrafter
 from lr.trace import Stats
 from lr.types import require
 from lr.watch.words import summary
@@ -31,7 +31,6 @@ from lr.watch.words import summary
 if TYPE_CHECKING:
     from lr.measure.running import Evaluation
     from lr.model.device import DeviceMap
-    from lr.spec.variant import Variant
 
 OFFICIAL = ("Qwen/Qwen3-32B", "Qwen/Qwen3-1.7B", "Qwen/Qwen2.5-7B-Instruct")
 """Target, draft, judge: the defaults of the official tool."""
@@ -58,12 +57,11 @@ class RunModels(ModelChoice):
     draft_device: tyro.conf.Suppress[str | None] = None  # by number, see above
     judge_device: tyro.conf.Suppress[str | None] = None
 
-    def named(self, dataset: str) -> tuple[RunModels, str | None]:
-        """These settings with every model named, and a note if they are not the
+    def named(self, dataset: str) -> RunModels:
+        """These settings with every model named. Prints a note if they are not the
         official tool's."""
         import torch
 
-        note = None
         model = self.model
         if model == "auto":
             tiny = dataset.startswith(("tiny:", "stories:"))
@@ -73,16 +71,16 @@ class RunModels(ModelChoice):
                 note = (
                     f"no CUDA device here: using {', '.join(TINY)}, not {OFFICIAL[0]}"
                 )
+                console(stderr=True).print(f"note: {note}", style="yellow")
         family = TINY if model == TINY[0] else OFFICIAL
         verifier = self.verifier or "judge"
         judge = self.judge_model
         if judge is None and verifier.startswith("judge") and not self.server.address():
             judge = family[2]
         draft = self.draft_model or family[1]
-        chosen = replace(
+        return replace(
             self, model=model, draft_model=draft, judge_model=judge, verifier=verifier
         )
-        return chosen, note
 
     def used_in(self, mode: str, options: GenerateOptions) -> RunModels:
         """Settings from `named`, with None for the models that are not used. In mode
@@ -176,7 +174,9 @@ class RunCommand:
     protocol: Literal["generate", "acceptance"] = "generate"
     """acceptance, as the paper measures: at every position draft and target write a
     step, the verifier judges, and one of the two is appended."""
-    save_pairs: bool = False  # Save every judged pair of steps, for lr verify.
+    save_pairs: bool = False
+    """Save every judged pair of steps, for lr verify, with what target and draft say of
+    it: the target reads every draft step, so such a run is slower."""
     save_traces: bool = False  # Save the trace of every answer.
     skip_bad_rows: bool = False  # Leave out rows that cannot be read, and count them.
     run_code: bool = False
@@ -190,16 +190,12 @@ class RunCommand:
     def run(self) -> None:
         from lr.measure import running
 
+        # 1. What is to be answered, by which models, with which settings.
         notes = console(stderr=True)
         mode = self.chosen_mode()
         self._check(mode)
-        named, note = self.models.named(self.dataset)
-        if note:
-            notes.print(f"note: {note}", style="yellow")
-        options = running.engine_options(mode, self.protocol, self.generation)
-        if self.choice.variant is not None and mode == "lr":
-            options = replace(options, drafter="draft")  # if the variant chooses lr+sd
-        models = named.used_in(mode, options)
+        options = self.options_in(mode)
+        models = self.models.named(self.dataset).used_in(mode, options)
         bad_rows: list[str] | None = [] if self.skip_bad_rows else None
         problems = load_items(self.dataset, seed=options.seed, bad_rows=bad_rows)
         for row in (bad_rows or [])[:5]:
@@ -207,15 +203,12 @@ class RunCommand:
         if bad_rows:
             notes.print(f"{len(bad_rows)} bad rows are left out", style="yellow")
         items = between(problems, self.start_qid, self.end_qid)
-        data = fingerprint(problems)
-        settings = self._settings(mode, options, models, data)
+        settings = self._settings(mode, options, models, fingerprint(problems))
         places = models.devices()
-        devices = sorted(
-            {*map(str, places.target), str(places.draft), str(places.judge)}
-        )
+        devices = (*places.target, places.draft, places.judge)
         head = running.run_head(settings, devices)
         kind = mode if settings["mode"] else "variant"
-        name = f"{self.prefix}_{kind}_{digest_of(settings, 4)}"
+        name = f"{self.prefix}_{kind}_{digest_of(head['settings'], 4)}"
         limits = CodeLimits(self.code_seconds, self.code_memory_mb)
         with (
             Grader(limits if self.run_code else None) as grader,
@@ -226,37 +219,40 @@ class RunCommand:
                 notes.print(memory_table(memory))
             memory.check()
             with models.reasoner(models.model, models.draft_model) as reasoner:
+                # 2. The first tokens, before anything is written.
                 variant = self.choice.load(reasoner)
-                if variant is not None and self.mode in MODES:  # the flag wins
-                    forced = {**variant.settings, "mode": mode}
-                    variant = replace(variant, settings=forced)
-                elif variant is not None:
-                    own_mode = variant.settings.get("mode", options.mode)
-                    options = replace(options, mode=own_mode)
-                    mode = own_mode
-                    store.write(SETTINGS, {**head, "mode": mode})
-                grade_programs(store, items, grader)
+                if self.mode is None:  # else the flag wins
+                    mode = variant.settings.get("mode", mode)
+                    options = replace(options, mode=mode)
+                if self.choice.variant is not None:
+                    head["mode"] = mode
                 evaluation = running.Evaluation(
                     reasoner,
                     store,
                     grader,
                     items,
-                    mode,
                     options,
+                    variant,
                     samples=range(self.n_samples),
                     concurrency=self.concurrency,
                     total_tokens=self.max_tokens_len,
-                    variant=variant,
+                    draft_alone=mode == "draft",
                     save_pairs=self.save_pairs,
                     save_traces=self.save_traces,
                 )
+                if evaluation.missing and evaluation.warm_up():
+                    # a new memory does not begin with these tokens
+                    fresh = self.choice.load(reasoner)
+                    evaluation.variant = replace(variant, drafter=fresh.drafter)
+                # 3. The answers.
                 total = len(evaluation.keys)
                 done = total - len(evaluation.missing)
                 notes.print(
                     f"mode {mode}: {total} answers to {len(items)} problems, {done} of "
                     f"them there already; results in {store.path}"
                 )
-                watch(evaluation, notes, lambda: self.choice.load(reasoner))
+                grade_programs(store, items, grader)
+                watch(evaluation, notes)
             if samples := write_samples(store, items):
                 notes.print(f"programs for the benchmark's grader: {samples}")
         console().print(store.path)
@@ -280,12 +276,25 @@ class RunCommand:
             f"{by_switches}); leave one out."
         )
 
+    def options_in(self, mode: str) -> GenerateOptions:
+        """The settings of an answer in a mode."""
+        engine_mode = "ar" if mode == "draft" else mode
+        options = replace(self.generation, mode=engine_mode)  # type: ignore[arg-type]
+        if self.protocol == "acceptance":
+            options = replace(options, schedule="paper", depth=1, width=1)
+        if self.choice.variant is not None and mode == "lr":
+            options = replace(options, drafter="draft")  # if the variant chooses lr+sd
+        return options
+
     def _check(self, mode: str) -> None:
         require_at_least(self, n_samples=1, concurrency=1, max_tokens_len=1)
         self.models.server.address()
         drafter = self.generation.drafter
         fits = not self.enable_n_gram or drafter == "ngram"
         require(fits, "drafter", drafter, "'ngram', which --enable_n_gram means")
+        if self.protocol == "acceptance":
+            judged = f"'generate': mode {mode!r} judges no steps; use mode lr"
+            require(mode in LOOKAHEAD, "protocol", self.protocol, judged)
         if self.save_pairs:
             require(mode in LOOKAHEAD, "mode", mode, "lr or lr+sd with --save_pairs")
             apart = 1 in (self.n_samples, self.concurrency)
@@ -299,16 +308,13 @@ class RunCommand:
     ) -> dict[str, Any]:
         """Everything that an answer and its time depend on; any difference makes
         another run."""
-        from lr.measure import running
-
         settings = asdict(options) | models.settings()
         names = "max_tokens_len concurrency protocol save_pairs save_traces".split()
         settings |= {name: getattr(self, name) for name in names}
         variant = self.choice.variant
         if variant is not None and self.mode is None:
             mode = None  # the variant's, which run.json has apart
-        settings |= {"mode": mode, "data": data, "variant": variant}
-        return running.identified(settings)
+        return settings | {"mode": mode, "data": data, "variant": variant}
 
 
 def tally_line(rights: Sequence[bool | None], stats: Stats) -> str:
@@ -325,12 +331,10 @@ def tally_line(rights: Sequence[bool | None], stats: Stats) -> str:
     return ", ".join(parts)
 
 
-def watch(
-    evaluation: Evaluation, notes: Console, load: Callable[[], Variant | None]
-) -> None:
+def watch(evaluation: Evaluation, notes: Console) -> None:
     """Run an evaluation to its end with a progress bar, then print a summary: accuracy
-    with earlier answers, statistics of this start. Its seconds are of the wall, with
-    the warm-up, over all problems together."""
+    with earlier answers, statistics of this start. Its seconds are of the wall, over
+    all problems together."""
     keys = set(evaluation.keys)
     earlier = evaluation.store.results()
     rights = [record.get("right") for key, record in earlier if key in keys]
@@ -341,11 +345,6 @@ def watch(
             progress("answers", len(keys), len(rights)) as advance,
             closing(evaluation.run()) as records,
         ):
-            if evaluation.warm_up():  # a new memory does not begin with these tokens
-                fresh = load()
-                assert fresh is not None and evaluation.variant is not None
-                drafter = fresh.drafter
-                evaluation.variant = replace(evaluation.variant, drafter=drafter)
             for record in records:
                 rights.append(record["right"])
                 stats += convert(record["stats"], Stats)

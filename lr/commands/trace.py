@@ -30,7 +30,7 @@ from lr.watch.player.page import player_page
 from lr.watch.recorded import RECORDED, recorded_path
 from lr.watch.stepper.session import Session, Source, StepperError
 from lr.watch.stepper.view import answer_view, cache_view, node_view, screen
-from lr.watch.trace.file import read_trace, write_text
+from lr.watch.trace.file import read_trace, trace_of, write_text
 from lr.watch.words import setting_of, summary, title_of
 
 Output = Annotated[Path | None, tyro.conf.arg(aliases=["-o"])]
@@ -108,8 +108,6 @@ class Play(Shown):
             expected = "another file than the trace itself"
             require(output.resolve() != file.resolve(), "output", str(output), expected)
         else:
-            from lr.watch.trace.record import trace_of
-
             with self.models.load(needs_draft=self.generation.needs_draft) as reasoner:
                 answer = reasoner.run(
                     self.models.question(self.source),

@@ -25,9 +25,9 @@ from lr.spec import protocol as messages
 from lr.spec.checks import check_number
 from lr.spec.protocol import NodeId, WorkKind
 from lr.spec.scheduler import LookaheadScheduler
-from lr.spec.variant import Controller, Place, Progress
+from lr.spec.variant import Controller, Place
 from lr.spec.verifiers.base import Pair
-from lr.trace import Stats, Trace, stats_of
+from lr.trace import Progress, Stats, Trace, stats_of
 from lr.types import EmittedStep, Role, Verdict, require
 
 Steps: TypeAlias = "Iterator[tuple[Answer, AnswerStep]]"
@@ -125,20 +125,20 @@ class Answer:
         self.draft_side = draft
         self._carry_out(self.scheduler.start())
 
-    def take(self) -> bool:
+    def report_steps(self) -> bool:
         """Report finished steps to the scheduler, which ignores cancelled ones. Whether
         there were any."""
-        drafted = [] if self.draft_side is None else self.draft_side.take()
+        drafted = [] if self.draft_side is None else self.draft_side.collect()
         for written in drafted:
             self.target_side.add_draft(written)
             self._report(messages.Drafted(written.node, written.step))
-        targeted = self.target_side.take()
+        targeted = self.target_side.collect()
         for written in targeted:
             assert written.step is not None, "only a draft step is given up"
             self._report(messages.Targeted(written.node, written.step))
         return bool(drafted or targeted)
 
-    def take_verdict(self, node: NodeId, verdict: Verdict) -> None:
+    def report_verdict(self, node: NodeId, verdict: Verdict) -> None:
         """Report the verdict on a pair, unless an earlier verdict has cancelled it."""
         if self.pairs.pop(node, None) is not None:
             self._report(messages.Judged(node, verdict))

@@ -23,7 +23,7 @@ from lr.engine.answer import Answer, Steps
 from lr.engine.loading import Loader, load_parts
 from lr.engine.loop import Loop
 from lr.engine.question import Question, limits_of, recommended_sampling
-from lr.engine.runner import Runners, num_kv_blocks_needed, room
+from lr.engine.runner import IdleRunners, num_kv_blocks_needed, room
 from lr.engine.worker import DraftWorker
 from lr.errors import SettingError
 from lr.model.codec import Codec
@@ -64,22 +64,22 @@ class Engine:
     worker: DraftWorker | None = None
     loader: Loader = field(default_factory=Loader)
     names: Mapping[str, str | Path | None] = field(default_factory=dict)
-    runners: dict[Role, Runners] = field(init=False)
-    beside: Runners | None = field(init=False, default=None)
+    runners: dict[Role, IdleRunners] = field(init=False)
+    beside: IdleRunners | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         vocab_size = self.codec.vocab_size
-        target = Runners(self.target_model, vocab_size, None, self.num_blocks)
+        target = IdleRunners(self.target_model, vocab_size, None, self.num_blocks)
         self.runners = {Role.TARGET: target}  # whoever runs a model borrows one
         if self.draft_model is None:
             return
-        drafts = Runners(
+        drafts = IdleRunners(
             self.draft_model, vocab_size, self.known_tokens, self.num_blocks
         )
         self.runners[Role.DRAFT] = drafts
         self.worker = self.worker or self._new_worker(self.draft_model, drafts)
 
-    def _new_worker(self, draft: CausalLM, drafts: Runners) -> DraftWorker:
+    def _new_worker(self, draft: CausalLM, drafts: IdleRunners) -> DraftWorker:
         """A process, which reads these weights if it can and else loads the checkpoint
         too; a thread if the draft has no checkpoint, or shares a GPU with the target."""
         name = self.names.get("draft")
@@ -209,7 +209,7 @@ class Engine:
             blocks = min(rounded if 16 * rounded <= fitting else blocks, fitting)
         return blocks
 
-    def _caches(self, options: GenerateOptions) -> list[Runners]:
+    def _caches(self, options: GenerateOptions) -> list[IdleRunners]:
         """The caches that an answer with these options uses. A worker's process has one
         like the draft's here."""
         caches = [self.runners[Role.TARGET]]

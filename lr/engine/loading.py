@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from lr.engine.runner import Runners
+from lr.engine.runner import IdleRunners
 from lr.model.attention_choice import equip
 from lr.model.device import find_device
 from lr.model.pack import can_pack, pack
@@ -50,11 +50,11 @@ def load_parts(
     pieces: tuple[bytes, ...],
     known_tokens: int | None,
     num_blocks: int | None,
-) -> tuple[Runners, Callable[[int], bytes]]:
+) -> tuple[IdleRunners, Callable[[int], bytes]]:
     """What the draft's process works with. `model`: the one loaded there, whose weights
     both read; None: this process loads the checkpoint for itself. `pieces`: the bytes of
     each token; the draft's tokenizer knows only ids below `known_tokens`."""
     model = model or loader.load(name, device)
     # caches of this process
-    runners = Runners(model, len(pieces), known_tokens, num_blocks)
+    runners = IdleRunners(model, len(pieces), known_tokens, num_blocks)
     return runners, pieces.__getitem__

@@ -30,7 +30,7 @@ from torch import Tensor
 from lr.engine.answer import Answer
 from lr.engine.question import Question
 from lr.engine.recorder import CacheRecorder
-from lr.engine.runner import ModelRunner, Runners
+from lr.engine.runner import IdleRunners, ModelRunner
 from lr.engine.side import DraftSide, GivenStep, TargetSide
 from lr.engine.worker import DraftPart, DraftWorker
 from lr.errors import OutOfBlocks, SettingError
@@ -40,7 +40,7 @@ from lr.spec.checks import check_steps
 from lr.spec.protocol import NodeId
 from lr.spec.sampling import step_logprobs
 from lr.spec.verifiers.base import NEEDS_READING, Requires, Verifier, verdicts_of
-from lr.spec.write import StepWriter, WriterConfig
+from lr.spec.write import StepWriter
 from lr.trace import ForwardPass, SourceCall, VerifierCall
 from lr.types import Role
 
@@ -55,7 +55,7 @@ class Loop:
         self,
         answers: Sequence[Answer],
         concurrency: int,
-        runners: Mapping[Role, Runners],
+        runners: Mapping[Role, IdleRunners],
         worker: DraftWorker | None,
         blocks: int,
         stack: ExitStack,
@@ -65,7 +65,7 @@ class Loop:
         self.waiting = deque(answers)  # for room in the cache
         self.concurrency = concurrency
         self.runners = runners
-        self.token_bytes = question.codec.token_bytes
+        token_bytes = question.codec.token_bytes
         self.blocks = blocks
         # the cache's events belong to an answer that is alone here
         self.records_cache = answers[0].trace.detailed and concurrency == 1
@@ -78,8 +78,9 @@ class Loop:
         if worker is not None:
             self._begin(worker, question)
         elif options.looks_ahead:
+            runner = self._borrow("draft", Role.DRAFT, 1 + options.drafts_tokens)
             config = question.writer_config(Role.DRAFT)
-            self.draft_writer = self._writer(config, 1 + options.drafts_tokens)
+            self.draft_writer = StepWriter(config, runner, token_bytes)
         self.draft_forwards = options.draft_forwards
         self.forwards_left = self.draft_forwards  # of the draft, until the target's
         # By now the draft's worker has recorded its CUDA graphs: two must not record at
@@ -93,10 +94,10 @@ class Loop:
                 if self.draft_writer is None
                 else self.draft_writer.runner
             )
+        runner = self._borrow("target", Role.TARGET)
         config = question.writer_config(Role.TARGET, drafter_runner)
-        self.target_writer = self._writer(config)
-        layer = question.watched_layer(config.speculation)
-        self.borrowed[Role.TARGET.value].watch(layer)
+        self.target_writer = StepWriter(config, runner, token_bytes)
+        runner.watch(question.watched_layer(config.speculation))
         stack.callback(self.close)
 
     def _begin(self, worker: DraftWorker, question: Question) -> None:
@@ -113,16 +114,12 @@ class Loop:
         worker.begin(config, self.blocks, detailed=self.records_cache)
         self.stack.callback(worker.end)
 
-    def _writer(self, config: WriterConfig, uses: int = 1) -> StepWriter:
-        runner = self._borrow(config.role.value, config.role, uses)
-        return StepWriter(config, runner, self.token_bytes)
-
     def _borrow(self, name: str, role: Role, uses: int = 1) -> ModelRunner:
         runners = self.runners[role]
         runner = runners.lend(self.blocks, uses)
         runner.observer = partial(self.passed, role)  # every forward is recorded
         self.borrowed[name] = runner
-        self.stack.callback(runners.take_back, runner)
+        self.stack.callback(runners.put_back, runner)
         return runner
 
     def admit(self) -> None:
@@ -187,7 +184,7 @@ class Loop:
         self._ask_step_source()
         if self.worker is not None:
             self.worker.poll(wait=False)
-        if self._take():  # the scheduler may have asked for something else
+        if self._report_steps():  # the scheduler may have asked for something else
             return
         draft = self.draft_writer
         drafting = draft is not None and draft.busy and self.forwards_left > 0
@@ -197,12 +194,12 @@ class Loop:
         if drafting and draft is not None:
             self.forwards_left -= 1
             draft.poll()
-            self._take()
+            self._report_steps()
             return
         self.forwards_left = self.draft_forwards
         if self.target_writer.busy:
             self.target_writer.poll()
-            self._take()
+            self._report_steps()
         elif self.worker is not None and self.worker.busy:
             self.worker.poll(wait=True)  # nothing to do here until it reports
         elif draft is None or not draft.busy:
@@ -227,10 +224,10 @@ class Loop:
             if step and answer.draft_side is not None:  # else the draft model writes it
                 answer.draft_side.carry_out(GivenStep(node, tuple(step)))
 
-    def _take(self) -> bool:
-        """Report finished steps. Whether there were any."""
-        took = [answer.take() for answer in self.live]
-        return any(took)
+    def _report_steps(self) -> bool:
+        """Report finished steps of all answers. Whether there were any."""
+        reported = [answer.report_steps() for answer in self.live]
+        return any(reported)
 
     def _judge(self) -> bool:
         """Judge the waiting pairs of all answers in one batch, and report the verdicts
@@ -260,7 +257,7 @@ class Loop:
             # the node may be cancelled by now
             if corrects and before is not None and node in answer.pairs:
                 answer.target_side.begin_correction(node, before)
-            answer.take_verdict(node, verdict)
+            answer.report_verdict(node, verdict)
         return True
 
     def passed(self, role: Role, branches: int, tokens: int, seconds: float) -> None:
@@ -285,6 +282,7 @@ def read_drafts(
     """
     runner = waiting[0][0].target_side.writer.runner  # one for all answers
     branches: list[Branch] = []
+    num_rows: list[int] = []  # before each token of the step, and after the last: t + 1
     try:
         for answer, node in waiting:
             side = answer.target_side
@@ -293,15 +291,16 @@ def read_drafts(
             prefix = answer.pairs[node].prefix
             # after the prefix's last token come the logits of the step's first
             tokens = (prefix[-1], *answer.pairs[node].draft_step.tokens)
-            branches.append(side.forked(parent, len(prefix) - 1, tokens))
-        readings = runner.forward(branches, "all")  # [t, v] each
+            branches.append(side.fork(parent, len(prefix) - 1, tokens))
+            num_rows.append(len(tokens))
+        readings = runner.forward(branches, num_rows)  # [t + 1, v] each
     except BaseException:
         for branch in branches:
             runner.close(branch)
         raise
     states: Sequence[Tensor | None] = [None] * len(branches)
     if runner.hidden:
-        states = torch.cat(runner.hidden).split([len(logits) for logits in readings])
+        states = torch.cat(runner.hidden).split(num_rows)
     logits_before = {}
     for (answer, node), branch, logits, hidden in zip(
         waiting, branches, readings, states, strict=True
@@ -314,15 +313,11 @@ def read_drafts(
             runner.close(branch)
         else:  # keep the branch: the tokens are computed
             answer.target_side.adopt(node, branch)
-        # before each token of the step, and after the last: t + 1 rows
-        rows = slice(-len(tokens) - 1, None)
-        before = logits[rows][:-1]  # [t, v]
-        requires = answer.question.requires
+        logits_before[answer, node] = logits[:-1]  # [t, v]
         answer.pairs[node] = replace(
             pair,
-            logprobs=step_logprobs(before, tokens),
-            logits=logits[rows] if Requires.LOGITS in requires else None,
-            hidden=None if hidden is None else hidden[rows],
+            logprobs=step_logprobs(logits[:-1], tokens),
+            logits=logits if Requires.LOGITS in answer.question.requires else None,
+            hidden=hidden,
         )
-        logits_before[answer, node] = before
     return logits_before

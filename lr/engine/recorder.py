@@ -73,13 +73,11 @@ class CacheRecorder(CacheObserver):
         self.trace = trace
         self.cache = cache
         self.numbers: dict[BlockTable, int] = {}  # of live branches
-        self.sizes: dict[BlockTable, int] = {}  # how many of its blocks are recorded
         self.nodes: dict[BlockTable, tuple[int, int, int]] = {}  # whose prefix it holds
         self.count = 0  # of all branches so far
 
     def opened(self, table: BlockTable) -> None:
         self.numbers[table] = self.count
-        self.sizes[table] = len(table.blocks)
         self.count += 1
 
     def forked(self, table: BlockTable, source: BlockTable) -> None:
@@ -92,30 +90,26 @@ class CacheRecorder(CacheObserver):
         tables: Sequence[BlockTable],
         moved: Sequence[BlockTable],
         copies: Sequence[tuple[int, int]],
+        num_new: Sequence[int],
     ) -> None:
         rows = [(self.numbers[table], table.length) for table in tables]
         copied = [
             (self.numbers[table], old, new)
             for table, (old, new) in zip(moved, copies, strict=True)
         ]
-        # Blocks at the end of a table that no event has named yet.
         fresh = [
             (self.numbers[table], block)
-            for table in tables
-            for block in table.blocks[self.sizes[table] :]
+            for table, count in zip(tables, num_new, strict=True)
+            for block in table.blocks[len(table.blocks) - count :]
         ]
-        for table in tables:
-            self.sizes[table] = len(table.blocks)
         self.trace.record(
             BranchesGrew(self.cache, tuple(rows), tuple(copied), tuple(fresh))
         )
 
     def cut(self, table: BlockTable) -> None:
-        self.sizes[table] = len(table.blocks)
         self.trace.record(BranchCut(self.cache, self.numbers[table], table.length))
 
     def closed(self, table: BlockTable) -> None:
-        del self.sizes[table]
         self.nodes.pop(table, None)
         self.trace.record(BranchClosed(self.cache, self.numbers.pop(table)))
 

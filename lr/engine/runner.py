@@ -262,10 +262,10 @@ def num_kv_blocks_needed(
 
 
 @dataclass(eq=False)
-class Runners:
-    """The runners of one model. Each serves one loop at a time, then others if its
-    cache is large enough. `num_blocks`: blocks of 16 tokens per cache (None: as
-    needed); see `ModelRunner`.
+class IdleRunners:
+    """The runners of one model that nobody uses now. `lend` gives one to a loop, or a
+    new one if no cache is large enough; `put_back` returns it. `num_blocks`: blocks of
+    16 tokens per cache (None: as needed); see `ModelRunner`.
     """
 
     model: CausalLM
@@ -302,8 +302,8 @@ class Runners:
             runner.end()
         self.idle.clear()
 
-    def take_back(self, runner: ModelRunner) -> None:
-        """Take a runner back. A cache that an error left with blocks in use is not
+    def put_back(self, runner: ModelRunner) -> None:
+        """The loop is over. A cache that an error left with blocks in use is not
         reused."""
         runner.observer = None
         runner.watch(None)
@@ -317,7 +317,7 @@ class Runners:
             runner.end()
 
 
-def room(caches: Sequence[Runners]) -> int | None:
+def room(caches: Sequence[IdleRunners]) -> int | None:
     """How many blocks of 16 tokens each of these caches (one may occur twice) can have
     on CUDA; None without CUDA. On each device they share, in equal numbers of tokens,
     the memory that is free after loading or held by idle caches, less `RESERVE`.
@@ -334,6 +334,6 @@ def room(caches: Sequence[Runners]) -> int | None:
         free += sum(cache.keys.nbytes + cache.values.nbytes for cache in idle)
         models = [runners.model for runners in sharing]
         # bytes of K/V per token, all caches together
-        token = sum(m.part.cached_per_token * m.dtype.itemsize for m in models)
+        token = sum(m.rank_config.cached_per_token * m.dtype.itemsize for m in models)
         rooms.append(max(0, free) // (BLOCK_SIZE * token))
     return min(rooms, default=None)

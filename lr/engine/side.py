@@ -42,7 +42,7 @@ from lr.spec.protocol import (
     Target,
     WorkKind,
 )
-from lr.spec.runner import WORTH_A_FORWARD, read_up_to, take_over
+from lr.spec.runner import WORTH_A_FORWARD, fork_at, read_up_to, reuse_computed
 from lr.spec.sampling import draw
 from lr.spec.write import StepJob, StepWriter
 from lr.trace import Trace
@@ -61,7 +61,7 @@ class Written(NamedTuple):
 class Side:
     """One model's branches in one answer, by node, and the steps that it writes
     there. Methods only begin work; only a fork may run the model, to read a long prefix
-    (and with it what else is being written). `take` collects finished steps."""
+    (and with it what else is being written). `collect` returns finished steps."""
 
     def __init__(self, writer: StepWriter, trace: Trace, prompt: Sequence[int]) -> None:
         self.writer = writer
@@ -71,16 +71,9 @@ class Side:
         # uncomputed; the first step reads it
         self.adopt(FIRST_NODE, writer.runner.open(prompt))
 
-    def fork(
-        self, parent: NodeId, node: NodeId, length: int, tokens: Sequence[int] = ()
-    ) -> None:
-        """Make the branch of `node`: the first `length` tokens of its parent's, then
-        `tokens`, which are uncomputed."""
-        self.adopt(node, self.forked(parent, length, tokens))
-
-    def forked(self, parent: NodeId, length: int, tokens: Sequence[int]) -> Branch:
-        """Such a branch, which belongs to no node yet. If many of the shared tokens are
-        uncomputed, they are computed first, once for both branches."""
+    def fork(self, parent: NodeId, length: int, tokens: Sequence[int] = ()) -> Branch:
+        """A branch that belongs to no node yet: the first `length` tokens of that of
+        `parent`, then `tokens`, which are uncomputed."""
         runner = self.writer.runner
         origin = self.branches[parent]
         if length - origin.num_computed_tokens > WORTH_A_FORWARD:  # read them once
@@ -88,36 +81,19 @@ class Side:
                 self.writer.poll()  # the step that is being written there reads them
             else:
                 read_up_to(runner, origin, length - 1)
-        branch = runner.fork(origin)  # copies nothing
-        runner.rewind(branch, length)  # may cut into a step that is being written
-        branch.extend(tokens)
-        return branch
+        return fork_at(runner, origin, length, tokens)
 
     def adopt(self, node: NodeId, branch: Branch) -> None:
         """Make a branch that of `node`."""
         self.branches[node] = branch
         self.writer.runner.tag(branch, node)  # for traces of the cache
 
-    def write(
-        self,
-        node: NodeId,
-        index: int,
-        limit: int,
-        stream: Stream,
-        *,
-        begun: tuple[int, ...] = (),
-        max_draft_tokens: int | None = None,
-    ) -> None:
-        """Begin step number `index` at the end of the branch of `node`, at most `limit`
-        tokens long and drawn from `stream`. The branch may end in `begun` tokens of it
-        already."""
-        branch = self.branches[node]
-        job = StepJob(branch, index, limit, stream, self.trace, node, begun)
-        job.max_draft_tokens = max_draft_tokens
+    def write(self, node: NodeId, job: StepJob) -> None:
+        """Begin a step at the end of the branch of `node`."""
         self.jobs[node] = job
         self.writer.begin(job)
 
-    def take(self) -> list[Written]:
+    def collect(self) -> list[Written]:
         """The steps that have finished since the last call."""
         written = []
         for node, job in list(self.jobs.items()):
@@ -221,15 +197,17 @@ class DraftSide(Side):
                 self.rename(node, root, emitted.step.tokens)
                 # Read later, but for what another branch of this runner has computed (the
                 # token drafter's).
-                take_over(self.writer.runner, self.branches[root])
+                reuse_computed(self.writer.runner, self.branches[root])
             case Release(node):
                 self.close(node)
 
     def draft(self, parent: NodeId, node: NodeId, sibling: int, limit: int) -> None:
         """Begin the draft step from `parent` to `node`, on a branch of its own."""
-        self.fork(parent, node, len(self.branches[parent]))
-        stream = self.plan.stream(parent.index, sibling)
-        self.write(node, parent.index, limit, stream)
+        branch = self.fork(parent, len(self.branches[parent]))
+        self.adopt(node, branch)
+        index = parent.index
+        stream = self.plan.stream(index, sibling)
+        self.write(node, StepJob(branch, index, limit, stream, self.trace, node))
 
     def go_on(self) -> None:
         """Begin the next step before it is asked for, so the draft need not wait for
@@ -245,8 +223,8 @@ class DraftSide(Side):
         if limit > 0:
             self.draft(parent, parent.child(0, 1), 0, limit)
 
-    def take(self) -> list[Written]:
-        finished = super().take()
+    def collect(self) -> list[Written]:
+        finished = super().collect()
         for node, step, _ in finished:
             # after eos or a cut nothing follows
             goes_on = step is not None and step.finish is Finish.BOUNDARY
@@ -316,8 +294,8 @@ class TargetSide(Side):
             node.tokens += written.step.tokens
             node.drafted = written
 
-    def take(self) -> list[Written]:
-        finished = super().take()
+    def collect(self) -> list[Written]:
+        finished = super().collect()
         for written in finished:
             self.nodes[written.node].targeted = written
         return finished
@@ -334,28 +312,25 @@ class TargetSide(Side):
         parent = self.parent(node)
         self.reach(parent)  # may lack a branch itself, up to the root
         length = len(self.nodes[parent].tokens)  # where the draft step begins
-        self.fork(parent, node, length, self.nodes[node].tokens[length:])
+        draft_tokens = self.nodes[node].tokens[length:]
+        self.adopt(node, self.fork(parent, length, draft_tokens))
 
     def _begin(self, target: Target) -> None:
         node = target.node
         self.reach(node)
         state = self.nodes[node]
+        branch = self.branches[node]
         stream = self.stream.fold_in(node.index)
         if target.begun:
             # New randomness: the step written so far may have had a say in the verdict.
             stream = stream.fold_in("kept")
             state.begun = target.begun
-            branch = self.branches[node]
             self.writer.runner.rewind(branch, len(state.tokens) - 1)
             branch.extend((state.tokens[-1], *state.begun))
-        self.write(
-            node,
-            node.index,
-            target.limit,
-            stream,
-            begun=state.begun,
-            max_draft_tokens=self.max_draft_tokens,
-        )
+        job = StepJob(branch, node.index, target.limit, stream, self.trace, node)
+        job.begun = state.begun
+        job.max_draft_tokens = self.max_draft_tokens
+        self.write(node, job)
 
     def begin_correction(self, node: NodeId, before: Tensor) -> None:
         """Let the correction begin with what the reading of a rejected draft step, the
@@ -381,9 +356,8 @@ class TargetSide(Side):
         if len(begun) <= len(state.begun):
             return  # another alternative has shown more of the same step
         runner = self.writer.runner
-        branch = runner.fork(self.branches[node])  # prefix and draft step
-        # what both steps have in common
-        runner.rewind(branch, len(state.tokens) + len(begun) - 1)
-        branch.append(begun[-1])
+        # the prefix, and what both steps have in common
+        length = len(state.tokens) + len(begun) - 1
+        branch = fork_at(runner, self.branches[node], length, begun[-1:])
         runner.replace(self.branches[parent], branch)
         state.begun = begun

@@ -91,8 +91,9 @@ class VerifierChoice:
     loader: Loader = field(default_factory=Loader)
     num_blocks: int | None = None
     name: str = field(init=False)
+    kind: str = field(init=False)  # what its name begins with
+    threshold: float | None = field(init=False, default=None)
     fit: Fit | None = field(init=False, default=None)  # of a fitted verifier
-    threshold: float | None = field(init=False, default=None)  # that its name states
 
     def __post_init__(self) -> None:
         if self.wanted is None:
@@ -104,15 +105,17 @@ class VerifierChoice:
             self.name = checked_verifier(self.wanted).name
             return
         self.name = self.wanted
-        kind, _ = _parse(self.name)
-        if kind == "fitted":
-            self.fit, self.threshold = _parse_fitted(self.name)
+        self.kind, self.threshold, self.fit = _parse(self.name)
+        kind = self.kind
+        if self.fit is not None:
             # the one whose checkpoint its file needs, if any
             kind = next((n for n in ASKED_CHECKPOINTS if n in self.fit.signals), kind)
         if kind == "oracle":
             load_oracle(self.codec)  # refuses a target of another language
         if kind == "judge":
-            self.checkpoint = self.checkpoint or own_judge(self.codec)
+            # the one that the target names
+            stated = self.codec.generation_config.get("judge")
+            self.checkpoint = self.checkpoint or stated
         if self.checkpoint is not None and kind not in ASKED_CHECKPOINTS:
             raise SettingError(
                 f"judge is {str(self.checkpoint)!r}, but verifier {self.name!r} uses no judge "
@@ -135,7 +138,7 @@ class VerifierChoice:
         threshold."""
         if isinstance(self.wanted, Verifier):
             return self.wanted
-        kind, threshold = _parse(self.name)
+        threshold = self.threshold or 0.0  # None only where there is none to state
         decode = self.codec.decode
         if self.fit is not None:
             # Verifiers whose scores the fit weighs.
@@ -145,7 +148,7 @@ class VerifierChoice:
                 if name in SCORES
             }
             return FittedVerifier(self.fit, decode, self.threshold, scorers)
-        match kind:
+        match self.kind:
             case "exact":
                 return ExactVerifier()
             case "oracle":
@@ -166,7 +169,7 @@ class VerifierChoice:
             case "numbers":
                 return NumbersVerifier(decode, threshold)
             case "always" | "never":
-                threshold = float(kind == "always")
+                threshold = float(self.kind == "always")
         return RandomVerifier(threshold)
 
     def _judge(self, target: CausalLM, draft: CausalLM | None) -> PromptedModel:
@@ -185,30 +188,27 @@ class VerifierChoice:
         return asked_model(self.loader.load(self.checkpoint, device), codec, blocks)
 
 
-def _parse(name: str) -> tuple[str, float]:
-    """The kind of verifier that `name` begins with, and its threshold."""
-    kind, colon, number = name.partition(":")
-    if kind == "fitted" and number:
-        return kind, 0.0  # `_parse_fitted` reads the rest
-    names = ", ".join([*THRESHOLDS, "fitted:FILE.json"])
-    expected = f"one of {names}, or one with a number, such as judge:0.8"
+def _parse(name: str) -> tuple[str, float | None, Fit | None]:
+    """The kind of verifier that `name` begins with, its threshold (None: it has none, or
+    that of the fit), and its fit: of fitted:FILE or fitted:FILE:THRESHOLD."""
+    kind, colon, rest = name.partition(":")
+    if kind == "fitted" and rest:
+        threshold = None
+        file, colon, number = rest.rpartition(":")
+        if colon and not Path(rest).is_file():  # a colon may belong to the path
+            with suppress(ValueError):
+                threshold = float(number)
+                rest = file
+        return kind, threshold, Fit.load(Path(rest))
     usual = THRESHOLDS.get(kind)  # None: this verifier takes no number
     if kind in THRESHOLDS and not colon:
-        return kind, usual or 0.0
+        return kind, usual, None
     if usual is not None:
         with suppress(ValueError):
-            return kind, float(number)
+            return kind, float(rest), None
+    names = ", ".join([*THRESHOLDS, "fitted:FILE.json"])
+    expected = f"one of {names}, or one with a number, such as judge:0.8"
     raise SettingError(f"verifier is {name!r}, expected {expected}.")
-
-
-def _parse_fitted(name: str) -> tuple[Fit, float | None]:
-    """The file of fitted:FILE or fitted:FILE:THRESHOLD, and the threshold."""
-    _, _, rest = name.partition(":")
-    file, colon, number = rest.rpartition(":")
-    if colon and not Path(rest).is_file():  # a colon may belong to the path
-        with suppress(ValueError):
-            return Fit.load(Path(file)), float(number)
-    return Fit.load(Path(rest)), None
 
 
 def _own(text: str) -> Verifier:
@@ -218,12 +218,6 @@ def _own(text: str) -> Verifier:
     member: Any = vars(load_file(file)).get(name)
     require(inspect.isclass(member), "verifier", text, f"a class that {file} defines")
     return make_part(f"verifier {text!r}", member)
-
-
-def own_judge(codec: Codec) -> str | None:
-    """The judge that a target names in its generation_config.json, if any."""
-    judge: str | None = codec.generation_config.get("judge")
-    return judge
 
 
 def load_encoder(name_or_path: str | Path, *, device: str = "cpu") -> Embed:

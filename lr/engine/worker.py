@@ -32,7 +32,7 @@ from multiprocessing.context import SpawnProcess
 import torch
 
 from lr.engine.recorder import CacheRecorder
-from lr.engine.runner import Runners
+from lr.engine.runner import IdleRunners
 from lr.engine.side import DraftPlan, DraftSide, GivenStep, Written
 from lr.errors import LRError, SettingError
 from lr.model.device import own_stream, start_process
@@ -42,7 +42,9 @@ from lr.trace import ForwardPass, Trace
 
 GRACE = 2.0  # seconds that a worker has to end by itself before it is killed
 BEYOND = 2  # steps that a process may write beyond the window of the schedule
-Parts = tuple[Runners, TokenBytes]  # the draft's runners and the bytes of each token
+Parts = tuple[
+    IdleRunners, TokenBytes
+]  # the draft's runners and the bytes of each token
 
 
 class DraftWorkerError(LRError):
@@ -115,7 +117,7 @@ def run_loop(connection: Connection, parts: Parts, begin: Begin) -> None:
                     else:
                         sides[answer].carry_out(post)
             # 3. Report if a step has finished.
-            finished = {answer: side.take() for answer, side in sides.items()}
+            finished = {answer: side.collect() for answer, side in sides.items()}
             if any(finished.values()):
                 news = []
                 for answer, side in sides.items():
@@ -125,7 +127,7 @@ def run_loop(connection: Connection, parts: Parts, begin: Begin) -> None:
     finally:
         for side in sides.values():
             side.end()
-        runners.take_back(runner)
+        runners.put_back(runner)
     connection.send(News())
 
 
@@ -175,7 +177,6 @@ class DraftWorker:
         self.as_thread = as_thread
         self.process: SpawnProcess | None = None
         self.in_use = False
-        self.ending = False  # None was sent, and its answer is not read yet
         self.sides: dict[int, RemoteSide] = {}  # of the answers in progress
         self.numbers = count()  # of answers
         self.posts: Posts = []  # not sent yet
@@ -217,11 +218,6 @@ class DraftWorker:
                 "the draft's worker is in use by another answer; finish that one first, "
                 "or use driver lockstep."
             )
-        if self.ending:
-            self.ending = False
-            with suppress(LRError):
-                while self._receive().answers:
-                    pass  # what the worker sent before it was done
         self.start()
         self.sides.clear()
         self.posts.clear()
@@ -265,19 +261,20 @@ class DraftWorker:
                         self.sides[number].arrive(steps, events)
 
     def end(self) -> None:
-        """The loop is over. Raises nothing."""
+        """The loop is over, once the worker has ended what it was doing. Raises
+        nothing."""
         if self.in_use:
             self.in_use = False
-            with suppress(DraftWorkerError):
+            with suppress(LRError):
                 self.flush()
                 self._send(None)
-                self.ending = True
+                while self._receive().answers:
+                    pass  # what the worker sent before it was done
 
     def close(self) -> None:
         """End the worker. The next loop starts another."""
         self._connection = None
         self.process = None
-        self.ending = False
         if self._stop is not None:
             self._stop()
 
@@ -326,7 +323,7 @@ def stop(connection: Connection, worker: threading.Thread | SpawnProcess) -> Non
 @dataclass(eq=False)
 class RemoteSide:
     """A `DraftSide` in the worker, seen from here. `awaited`: nodes whose steps were
-    asked for and not taken; `arrived`: steps that were not taken, nor perhaps asked
+    asked for and not collected; `arrived`: steps that were not, nor perhaps asked
     for."""
 
     worker: DraftWorker
@@ -358,7 +355,7 @@ class RemoteSide:
         for time, event in events:
             self.trace.events.append((time - self.trace.start, event))
 
-    def take(self) -> list[Written]:
+    def collect(self) -> list[Written]:
         # others were begun ahead
         ready = [node for node in self.arrived if node in self.awaited]
         self.awaited.difference_update(ready)

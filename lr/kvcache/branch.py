@@ -124,13 +124,17 @@ class CacheObserver:
     which block.
 
     `moved`: the tables that left a shared block; `copies`: for each, (that block, its
-    copy).
+    copy). `num_new`: how many blocks each of `tables` got at its end.
     """
 
     def opened(self, table: BlockTable) -> None: ...
     def forked(self, table: BlockTable, source: BlockTable) -> None: ...
     def grew(
-        self, tables: Tables, moved: Tables, copies: Sequence[tuple[int, int]]
+        self,
+        tables: Tables,
+        moved: Tables,
+        copies: Sequence[tuple[int, int]],
+        num_new: Sequence[int],
     ) -> None: ...
     def cut(self, table: BlockTable) -> None: ...
     def closed(self, table: BlockTable) -> None: ...

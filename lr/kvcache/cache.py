@@ -199,7 +199,7 @@ class PagedKVCache:
         try:
             self.prepare(fresh, copies)
             yield slots
-            self.observer.grew(tables, moved, copies)
+            self.observer.grew(tables, moved, copies, num_new)
         except BaseException:
             # 3. Shorten the tables, return shared blocks to the tables that left, free
             # new blocks.

@@ -54,7 +54,7 @@ def ways_of(head: str, form: str, usual: Sequence[str], lab: Lab) -> list[Way]:
         way = Way.of(form.format(mode=lab.mode, value=value))
         try:
             if way.verifier is not None:
-                lab.verifier_named(way.verifier)
+                lab.models.verifier(way.verifier)
         except SettingError:
             if lab.values:
                 raise
@@ -132,7 +132,7 @@ def add_product_law(results: Sequence[WayResult], rows: Sequence[Row]) -> None:
     draft_pass = total.draft_seconds / max(1, total.draft_passes)
     target_pass = plain.target_seconds / max(1, plain.target_passes)
     cost = min(0.99, draft_pass / target_pass)
-    by_model = results[0].lab.options.drafter == "draft"
+    by_model = results[0].summary.run.settings.get("drafter") == "draft"
     for row in rows:
         k1, k2 = row["k1"], row["k2"]
         row["f x g"] = passes[k1, 1] * passes[1, k2]
@@ -180,27 +180,46 @@ def time_shares(result: WayResult) -> Row:
     return shares | {"overlap": max(0.0, sum(shares.values()) - 1)}
 
 
+HEADS = (
+    "right",
+    "right, 95 %",
+    "tokens/s",
+    "speedup",
+    "speedup, 95 %",
+    "middle half",
+    "tokens/pass",
+    "steps kept",
+    "tokens kept",
+    "length",
+    "wasted",
+    "lost",
+    "won",
+    "p",
+)
+"""The columns of `lr report` in the table of an experiment."""
+TIMES = ("tokens/s", "speedup", "speedup, 95 %", "middle half")  # those of speed
+
+
 @dataclass(frozen=True)
 class Experiment:
-    """`problems`: the default number of tiny problems. `heads`: the columns of
-    `lr report` to show, after those of `extra`. `drawn`: the columns that the figure
-    shows as bars. `timed`: whether it measures speed, so problems are answered one at a
-    time."""
+    """`problems`: the default number of tiny problems. `drawn`: the columns that the
+    figure shows as bars. `extra`: columns of its own. `timed`: whether it measures
+    speed, so problems are answered one at a time."""
 
     title: str
     problems: int
     ways: Callable[[Lab], list[Way]]
-    heads: tuple[str, ...]
     drawn: tuple[str, ...]
     extra: Callable[[WayResult], Row] = lambda result: {}
     timed: bool = True
 
     def rows(self, results: Sequence[WayResult]) -> list[Row]:
+        heads = [head for head in HEADS if self.timed or head not in TIMES]
         rows = [
             {
                 **result.way.cells,
                 **self.extra(result),
-                **{head: result.summary.row[head] for head in self.heads},
+                **{head: result.summary.row[head] for head in heads},
             }
             for result in results
         ]
@@ -209,23 +228,17 @@ class Experiment:
         return rows
 
 
-RIGHT = ("right", "right, 95 %")
-SPEEDUP_COLUMNS = ("speedup", "speedup, 95 %", "middle half", "tokens/pass")
-KEPT = ("steps kept", "tokens kept")
-FLIPS = ("lost", "won", "p")
 EXPERIMENTS = {
     "speedup": Experiment(
         "Modes side by side",
         problems=60,
         ways=speedup_ways,
-        heads=(*RIGHT, "tokens/s", *SPEEDUP_COLUMNS, *KEPT, "length", "wasted", *FLIPS),
         drawn=("right", "speedup"),
     ),
     "verifiers": Experiment(
         "Verifiers: what is accepted, and what it costs",
         problems=300,
         ways=partial(ways_of, "verifier", "{mode} verifier={value}", VERIFIERS),
-        heads=(*RIGHT, "steps kept", "tokens/pass", *FLIPS),
         drawn=("steps kept", "right"),
         extra=verdict_cost,
         timed=False,
@@ -234,7 +247,6 @@ EXPERIMENTS = {
         "Width at depth 2",
         problems=24,
         ways=partial(ways_of, "W", "{mode} depth=2 width={value}", WIDTH_VALUES),
-        heads=(*RIGHT, "steps kept", *SPEEDUP_COLUMNS, "wasted"),
         drawn=("places kept", "speedup"),
         extra=places_kept,
     ),
@@ -244,7 +256,6 @@ EXPERIMENTS = {
         ways=partial(
             ways_of, "driver", "lr driver={value}", ("lockstep", "overlapped")
         ),
-        heads=("tokens/s", *SPEEDUP_COLUMNS),
         drawn=("target", "overlap"),
         extra=time_shares,
     ),
@@ -252,14 +263,12 @@ EXPERIMENTS = {
         "A budget of M positions per target pass",
         problems=16,
         ways=budget_ways,
-        heads=(*KEPT, *SPEEDUP_COLUMNS),
         drawn=("tokens/pass", "speedup"),
     ),
     "segmentation": Experiment(
         "Where steps end",
         problems=24,
         ways=partial(ways_of, "steps end at", "{mode} segmenter={value}", SEGMENTERS),
-        heads=(*RIGHT, "steps kept", *SPEEDUP_COLUMNS),
         drawn=("steps kept", "speedup"),
         extra=step_sizes,
     ),
@@ -277,7 +286,8 @@ def write_results(
     paths."""
     experiment = EXPERIMENTS[name]
     rows = experiment.rows(results)
-    title = f"{experiment.title}, {len(results[0].lab.items)} problems"
+    numbers = {key.number for result in results for key in result.summary.run.records}
+    title = f"{experiment.title}, {len(numbers)} problems"
     store = Store(folder)
     facts = ", ".join(f"{key} {value}" for key, value in conditions.items())
     lines = [f"# {title}", "", "```", command, "```", ""]

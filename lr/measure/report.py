@@ -32,7 +32,8 @@ SAME = (
 """Settings that compared runs must share; also the model, unless one run is the draft
 alone."""
 STATED = (
-    "weights dtype device attention cuda_graphs threads tensor_parallel concurrency lr"
+    "weights dtype device attention cuda_graphs threads tensor_parallel concurrency "
+    "save_pairs lr"
 ).split()
 """Settings that are not the method: where two runs differ in them, a note says so. So
 it does for the content of a file that both name."""

@@ -13,9 +13,9 @@ results, and `report.py`, which reads them."""
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,43 +27,35 @@ from lr.measure.grading import Grade, Grader
 from lr.measure.machine import conditions
 from lr.measure.report import AnswerRecord
 from lr.measure.store import AnswerKey, Store
-from lr.measure.verifier_eval import PairRecorder
+from lr.measure.verifier_eval import PairRecorder, lines_of
 from lr.model.files import resolve
-from lr.options import LOOKAHEAD, GenerateOptions
+from lr.options import GenerateOptions
 from lr.reasoner import Reasoner
 from lr.registry import Checkpoint
 from lr.result import Result
 from lr.spec.token_sd import Drafter, DrafterSetup
 from lr.spec.variant import Variant
+from lr.spec.verifiers.base import Requires
 from lr.tiny.names import speaks_tiny
 from lr.trace import Trace, failures
-from lr.types import Finish, Role, require
-from lr.watch.trace.file import trace_lines
-from lr.watch.trace.record import trace_of
+from lr.types import Finish, Role
+from lr.watch.trace.file import trace_lines, trace_of
 
 WARM_UP_TOKENS = 16
 SMALL_FILE = 32 << 20  # Bytes of a file that is read to identify it.
+LOGPROBS = Requires.TARGET_LOGPROBS | Requires.DRAFT_LOGPROBS  # that pairs keep
 CODE_AND_WEIGHTS = {".py", ".json", ".jinja", ".txt", ".model", ".safetensors"}
-
-
-def engine_options(
-    mode: str, protocol: str, options: GenerateOptions
-) -> GenerateOptions:
-    """The engine's settings for a mode. Raises `SettingError` if the two do not fit."""
-    if protocol == "acceptance":
-        judged = f"'generate': mode {mode!r} judges no steps; use mode lr"
-        require(mode in LOOKAHEAD, "protocol", protocol, judged)
-        options = replace(options, schedule="paper", depth=1, width=1)
-    return replace(options, mode="ar" if mode == "draft" else mode)  # type: ignore[arg-type]
 
 
 @dataclass
 class Evaluation:
-    """Answers problems into a store. Call `warm_up` where time counts, then iterate
-    over `run`; leaving it early closes everything, and what was yielded is on disk.
+    """Answers problems in one way, into a store. Call `warm_up` where time counts, then
+    iterate over `run`; leaving it early closes everything, and what was yielded is on
+    disk.
 
-    All answers have the same `options`, except for the sample. `total_tokens` bounds
-    prompt and answer together. `save_pairs` keeps every judged pair in pairs/,
+    All answers have the same `options`, except for the sample. `draft_alone`: the
+    reasoner's target is the draft. `total_tokens` bounds prompt and answer together.
+    `save_pairs` keeps every judged pair in pairs/, with what target and draft say of it,
     `save_traces` the trace of every answer, with all events, in traces/.
     """
 
@@ -71,12 +63,12 @@ class Evaluation:
     store: Store
     grader: Grader
     items: Sequence[Item]
-    mode: str
     options: GenerateOptions
+    variant: Variant = field(default_factory=Variant)
     samples: Sequence[int] = (0,)
     concurrency: int = 1
     total_tokens: int | None = None
-    variant: Variant | None = None
+    draft_alone: bool = False
     save_pairs: bool = False
     save_traces: bool = False
 
@@ -91,18 +83,19 @@ class Evaluation:
         self.missing = [key for key in self.keys if key not in done]
         self.recorder: PairRecorder | None = None
         if self.save_pairs:
-            variant = self.variant or Variant()
-            verifier = variant.verifier or self.reasoner.verifier
-            assert not isinstance(verifier, str), "modes that judge have a verifier"
-            self.recorder = PairRecorder(verifier)
-            self.variant = replace(variant, verifier=self.recorder)
+            verifier = self.variant.verifier or self.reasoner.verifier
+            self.recorder = PairRecorder(verifier, LOGPROBS)
 
-    def run(self) -> Generator[AnswerRecord, None, None]:
-        """Answer, grade, write and yield what is missing. Raises `StorageError` on a
-        full disk."""
+    def run(
+        self, keys: Collection[AnswerKey] | None = None
+    ) -> Generator[AnswerRecord, None, None]:
+        """Answer, grade, write and yield what is missing, of these keys alone if they
+        are given. Raises `StorageError` on a full disk."""
         # 1. Begin the answers; a prompt that does not fit is answered wrongly.
         key_of = dict[Answer, AnswerKey]()
         for key in self.missing:
+            if keys is not None and key not in keys:
+                continue
             try:
                 key_of[self._begin(key)] = key
             except ContextError as error:
@@ -132,11 +125,11 @@ class Evaluation:
                     f"{self.total_tokens} for prompt and answer together."
                 )
             options = replace(options, max_tokens=min(left, options.max_tokens or left))
+        variant = self.variant
+        if self.recorder is not None:
+            variant = replace(variant, verifier=self.recorder)
         return self.reasoner.run(
-            question,
-            options,
-            variant=self.variant,
-            detailed=self.save_traces,
+            question, options, variant=variant, detailed=self.save_traces
         )
 
     def warm_up(self) -> bool:
@@ -144,34 +137,40 @@ class Evaluation:
         the answers will need: the first forwards set things up and start the draft.
         Whether the variant's drafter remembers them: then the caller replaces it."""
         answers = []
-        for key in self.missing:
+        for number in self.item_of:
             with suppress(ContextError):
-                answers.append(self._begin(key))
+                answers.append(self._begin(AnswerKey(number)))
         if not answers:
             return False
+        # 1. The first question, for fewer tokens, with a drafter that is looked at.
         first = answers[0].question
-        tokens = min(WARM_UP_TOKENS, first.limits.max_tokens)
-        options = replace(first.options, max_tokens=tokens)
-        variant = self.variant
-        if variant is not None and self.recorder is not None:
-            variant = replace(variant, verifier=self.recorder.verifier)
-        remembers = []
-        if variant is not None and variant.drafter is not None:
+        drafters: list[Drafter] = []
+        variant = first.variant
+        if variant.drafter is not None:
             make = variant.drafter
 
             def make_drafter(setup: DrafterSetup) -> Drafter:
-                drafter = make(setup)
-                remembers.append(drafter.memory)
-                return drafter
+                drafters.append(make(setup))
+                return drafters[-1]
 
             variant = replace(variant, drafter=make_drafter)
+        tokens = min(WARM_UP_TOKENS, first.limits.max_tokens)
+        limits = replace(first.limits, max_tokens=tokens)
         engine = self.reasoner.engine
-        verifier = self.reasoner.verifier
-        again = engine.question(first.text, options, verifier, variant)
         blocks = engine.cache_size(answers, self.concurrency)
-        for _ in engine.serve([Answer(replace(again, blocks=blocks))]):
+        again = replace(first, variant=variant, limits=limits, blocks=blocks)
+        # 2. Its answer, which nobody gets.
+        for _ in engine.serve([Answer(again)]):
             pass
-        return any(remembers)
+        if self.recorder is not None:
+            self.recorder.seen.clear()
+        return any(drafter.memory for drafter in drafters)
+
+    def begin_again(self) -> None:
+        """Remove all answers: every one is missing."""
+        for key in self.store.done():
+            (self.store.path / key.file).unlink()
+        self.missing = self.keys
 
     def _keep(self, key: AnswerKey, answer: Answer) -> AnswerRecord:
         """Write all files of a complete answer, the result last: `Store.done` looks for
@@ -182,8 +181,9 @@ class Evaluation:
             lines = trace_lines(trace_of(answer))
             self.store.write_lines(f"traces/{key.file}l", lines)
         if self.recorder is not None:
-            pairs = self.recorder.take(result.prompt, item)
-            self.store.write(f"pairs/{key.file}", pairs)
+            decode = self.reasoner.codec.decode
+            pairs = self.recorder.take(result.prompt, item, decode)
+            self.store.write_lines(f"pairs/{key.file}l", lines_of(pairs))
         record = self._record(key, result, grade)
         self.store.write(key.file, record)
         return record
@@ -219,7 +219,7 @@ class Evaluation:
             "name": item.name,
             "task": item.task.value,
             # a variant may choose another mode than the run
-            "mode": self.mode if self.mode == "draft" else result.mode,
+            "mode": "draft" if self.draft_alone else result.mode,
             **asdict(grade),
             "finished": result.finished,
             "cut_steps": sum(step.finish is Finish.LENGTH for step in result.steps),
@@ -276,7 +276,11 @@ def signature(path: Path) -> str:
     return digest.hexdigest()
 
 
-def run_head(settings: dict[str, Any], devices: list[str]) -> dict[str, Any]:
-    """The content of run.json: the settings, the machine with its software, and the
-    devices."""
-    return {"settings": settings, "conditions": conditions(), "devices": devices}
+def run_head(settings: Mapping[str, Any], devices: Iterable[object]) -> dict[str, Any]:
+    """The content of run.json: the settings with the files that they name, the machine
+    with its software, and the devices."""
+    return {
+        "settings": identified(settings),
+        "conditions": conditions(),
+        "devices": sorted(map(str, {*devices})),
+    }

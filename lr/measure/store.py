@@ -76,23 +76,31 @@ class AnswerKey(NamedTuple):
 
 
 class Store:
-    """The folder of a run. `Store.open` is for writing, `Store(path)` for reading."""
+    """The folder of a run. `Store.open` is for writing, `Store(path)` for reading. A new
+    folder is made with the first file in it: what is refused before leaves none."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.is_new = False  # whether `open` made the folder
+        self.head: Mapping[str, Any] | None = None  # what a new run.json is to hold
         self.close: Callable[[], object] = lambda: None  # lets other processes in
 
     @classmethod
     def open(cls, path: Path, head: Mapping[str, Any]) -> Store:
-        """Make the folder, or resume the run in it.
+        """A store that begins a run, or resumes the one in the folder.
 
         `head` is what run.json holds. Raises `StorageError` if the folder cannot be
         written, `SettingError` if another process writes into it, or if it holds a run
         with other settings or answers without settings.
         """
         store = cls(path)
+        store.head = head
+        nearest = next(folder for folder in (path, *path.parents) if folder.exists())
+        if not (nearest.is_dir() and os.access(nearest, os.W_OK)):
+            raise _cannot_write(path, OSError(f"{nearest} is no folder to write in"))
+        if nearest != path:
+            return store
         try:
+            store._lock()
             store._resume(head)
         except BaseException:
             store.close()
@@ -101,14 +109,8 @@ class Store:
 
     def _resume(self, head: Mapping[str, Any]) -> None:
         path = self.path
-        self.is_new = not path.exists()
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-            self._lock()
-            for leftover in path.rglob(".*.tmp"):  # of a process that was killed
-                leftover.unlink(missing_ok=True)
-        except OSError as error:
-            raise _cannot_write(path, error) from error
+        for leftover in path.rglob(".*.tmp"):  # of a process that was killed
+            leftover.unlink(missing_ok=True)
         stored = self.settings()
         if stored is None:
             if keys := self.keys():
@@ -116,8 +118,8 @@ class Store:
                     f"{path} holds {len(keys)} answers and no {SETTINGS}, which says how "
                     "they were made. Put that file back, or choose another folder."
                 )
-            self.write(SETTINGS, head)
             return
+        self.head = None  # it is written
         ours = json.loads(json.dumps(head["settings"]))  # as JSON: a tuple is a list
         theirs = stored.get("settings", {})
         changes = differences(ours, theirs, sorted({*ours, *theirs}))
@@ -126,7 +128,15 @@ class Store:
                 f"{path} holds a run with other settings ({'; '.join(changes[:5])}). "
                 "Choose another folder, or resume with the same settings."
             )
-        self.write(SETTINGS, stored)  # shows that writing works before the work begins
+
+    def _begin(self) -> None:
+        """Make the folder of a new run, with its run.json."""
+        head, self.head = self.head, None
+        if head is not None:
+            if not self.path.exists():
+                self.path.mkdir(parents=True)
+                self._lock()
+            self.write(SETTINGS, head)
 
     def _lock(self) -> None:
         """Keep other processes out, until this one ends or the store is closed."""
@@ -150,10 +160,6 @@ class Store:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Remove a new folder that holds nothing but settings."""
-        if self.is_new and [file.name for file in self.path.iterdir()] == [SETTINGS]:
-            (self.path / SETTINGS).unlink()
-            self.path.rmdir()
         self.close()
 
     def settings(self) -> dict[str, Any] | None:
@@ -193,6 +199,7 @@ class Store:
         path = self.path / name
         unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
+            self._begin()
             path.parent.mkdir(parents=True, exist_ok=True)
             with unfinished.open("w", encoding="utf-8") as file:
                 file.writelines(line + "\n" for line in lines)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
@@ -20,13 +20,10 @@ from typing import Any
 import numpy as np
 from msgspec import convert, to_builtins
 
-from lr.errors import LRError, SettingError
+from lr.errors import SettingError
 from lr.measure.datasets import Item
 from lr.measure.store import Store
-from lr.spec.runner import Runner
-from lr.spec.sampling import step_logprobs
-from lr.spec.verifiers.base import Pair, Requires, Verifier, verdicts_of
-from lr.spec.verifiers.judge import PrefixCache, PromptRow
+from lr.spec.verifiers.base import Decode, Pair, Requires, Verifier, verdicts_of
 from lr.types import Step, Verdict
 
 BATCH = 16  # Pairs that a replay judges at a time: the cost of a verdict depends on it.
@@ -62,85 +59,84 @@ class PairRecorder(Verifier):
     def choose(self, drafts: Sequence[Step], verdicts: Sequence[Verdict]) -> int | None:
         return self.verifier.choose(drafts, verdicts)
 
-    def take(self, prompt: Sequence[int], item: Item) -> dict[str, Any]:
-        """Remove the pairs that begin with this prompt, and return them as JSON."""
+    def take(
+        self, prompt: Sequence[int], item: Item, decode: Decode
+    ) -> list[SavedPair]:
+        """Remove the pairs that begin with this prompt, and return them."""
         begin = tuple(prompt)
         of_prompt, others = [], []
         for pair, verdict in self.seen:
-            if pair.prefix[: len(begin)] == begin:
-                context = pair.prefix[len(begin) :]
-                saved = SavedPair(context, pair.draft_step, pair.own_step, verdict)
-                of_prompt.append(saved.with_logs_of(pair))
-            else:
+            if pair.prefix[: len(begin)] != begin:
                 others.append((pair, verdict))
+                continue
+            draft, target = pair.draft_step, pair.own_step
+            saved = SavedPair(
+                target_text=None if target is None else decode(target.tokens),
+                draft_text=decode(draft.tokens),
+                problem=item.number,
+                context=pair.prefix,
+                draft=draft,
+                target=target,
+                verdict=verdict,
+                logprobs=rounded(pair.logprobs),
+                draft_logprobs=rounded(pair.draft_logprobs),
+            )
+            of_prompt.append(saved)
         self.seen = others
-        return {
-            "question_id": item.number,
-            "verifier": self.name,
-            "prompt": list(begin),
-            "pairs": to_builtins(of_prompt),
-        }
+        return of_prompt
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SavedPair:
-    """A pair as a file holds it: `context` follows the prompt, `label` is a reader's
-    verdict, `problem` the number in the data set. `logprobs` and `draft_logprobs`: of
-    the draft step under target and draft. A sheet also holds the texts of the steps."""
+    """A pair as a file holds it, with all that a verifier without a model asks for.
+    `context`: the tokens before both steps. `label` is a reader's verdict, `problem` the
+    number in the data set. `logprobs` and `draft_logprobs`: of the draft step under
+    target and draft."""
 
+    target_text: str | None = None
+    draft_text: str
+    label: bool | None = None
+    problem: int | None = None
     context: tuple[int, ...]
     draft: Step
     target: Step | None
     verdict: Verdict
-    label: bool | None = None
-    problem: int | None = None
     logprobs: tuple[float, ...] | None = None
     draft_logprobs: tuple[float, ...] | None = None
-    target_text: str | None = None
-    draft_text: str | None = None
 
-    def pair(self, prompt: Sequence[int] = ()) -> Pair:
+    def pair(self) -> Pair:
         return Pair(
-            (*prompt, *self.context),
+            self.context,
             self.draft,
             self.target,
             logprobs=self.logprobs,
             draft_logprobs=self.draft_logprobs,
         )
 
-    def with_logs_of(self, pair: Pair) -> SavedPair:
-        """With what target and draft say about the draft step, to four digits."""
-        target, draft = (
-            tuple(round(log, 4) for log in logs) if logs else None
-            for logs in (pair.logprobs, pair.draft_logprobs)
-        )
-        return replace(self, logprobs=target, draft_logprobs=draft)
+
+def rounded(logs: Sequence[float] | None) -> tuple[float, ...] | None:
+    """Log-probabilities to four digits, as files hold them."""
+    return None if logs is None else tuple(round(log, 4) for log in logs)
 
 
-@dataclass(frozen=True)
-class SavedAnswer:
-    """The pairs of one answer, in a run's folder."""
-
-    question_id: int
-    prompt: tuple[int, ...]
-    pairs: tuple[SavedPair, ...]
+def lines_of(pairs: Sequence[SavedPair]) -> list[str]:
+    """The lines of a file of pairs, the texts first. A label is null until a reader says
+    true (the steps mean the same) or false."""
+    return [json.dumps(to_builtins(pair), ensure_ascii=False) for pair in pairs]
 
 
-def load_pairs(path: Path) -> list[tuple[Pair, SavedPair]]:
-    """The pairs of a run folder, or of a file that `write_sheet` made. Raises
-    `SettingError` if there are none."""
+def load_pairs(path: Path) -> list[SavedPair]:
+    """The pairs in a file, or in the folder of a run. Raises `SettingError` if there are
+    none."""
+    files = [path]
+    if not path.is_file():
+        keys = Store(path).keys()
+        files = [path / "pairs" / f"{key.file}l" for key in keys]
     pairs = []
     try:
-        if path.is_file():
-            for line in path.read_text(encoding="utf-8").splitlines():
-                saved = convert(json.loads(line), SavedPair)
-                pairs.append((saved.pair(), saved))
-        else:
-            for _, content in Store(path / "pairs").results():
-                answer = convert(content, SavedAnswer)
-                for entry in answer.pairs:
-                    saved = replace(entry, problem=answer.question_id)
-                    pairs.append((saved.pair(answer.prompt), saved))
+        for file in filter(Path.is_file, files):
+            lines = file.read_text(encoding="utf-8").splitlines()
+            pairs += [convert(json.loads(line), SavedPair) for line in lines]
     except (ValueError, RecursionError) as error:
         raise SettingError(f"{path} has a damaged pair ({error}).") from error
     if not pairs:
@@ -148,72 +144,24 @@ def load_pairs(path: Path) -> list[tuple[Pair, SavedPair]]:
     return pairs
 
 
-def write_sheet(
-    path: Path,
-    pairs: Sequence[tuple[Pair, SavedPair]],
-    decode: Callable[[Sequence[int]], str],
-) -> None:
-    """Write pairs for a reader to label: one per line, the texts first. The label is
-    null until a reader says true (the steps mean the same) or false."""
-    lines = []
-    for pair, saved in pairs:
-        entry = to_builtins(
-            replace(
-                saved.with_logs_of(pair),
-                context=pair.prefix,
-                target_text=decode(pair.target_step.tokens),
-                draft_text=decode(pair.draft_step.tokens),
-            )
-        )
-        first = ("target_text", "draft_text", "label", "problem")
-        ordered = {name: entry.pop(name) for name in first} | entry
-        lines.append(json.dumps(ordered, ensure_ascii=False))
-    Store(path.parent).write_lines(path.name, lines)
-
-
 @dataclass(frozen=True)
 class SheetTexts:
-    """The texts of the steps in a sheet, in place of the tokenizer that made them."""
+    """The texts of the steps in a file, in place of the tokenizer that made them."""
 
     texts: Mapping[tuple[int, ...], str]
     generation_config: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, saved: Sequence[SavedPair]) -> SheetTexts | None:
-        """None if a step has no text."""
-        texts: dict[tuple[int, ...], str] = {}
-        for entry in saved:
-            steps = {entry.target: entry.target_text, entry.draft: entry.draft_text}
-            for step, text in steps.items():
-                if step is None or text is None:
-                    return None
-                texts[step.tokens] = text
+    def of(cls, saved: Sequence[SavedPair]) -> SheetTexts:
+        texts = {pair.draft.tokens: pair.draft_text for pair in saved}
+        for pair in saved:
+            if pair.target is not None and pair.target_text is not None:
+                texts[pair.target.tokens] = pair.target_text
         return cls(texts)
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of a step; of anything else only that it has one."""
         return self.texts.get(tuple(tokens), "?")
-
-
-def read_logprobs(runner: Runner, pairs: Sequence[Pair]) -> list[tuple[float, ...]]:
-    """The log-probabilities of each draft step under a model. One pair at a time: the
-    next one of a problem begins with the same tokens, which are cached. Raises
-    `LRError` for a pair that does not fit its context.
-
-    Example: 10 tokens of prefix and a draft of 4. The logits after the last 4 of the
-    first 13 tokens are those of the draft tokens."""
-    cache = PrefixCache(runner)
-    read = []
-    for pair in pairs:
-        tokens = [*pair.prefix, *pair.draft_step.tokens[:-1]]
-        length = len(pair.draft_step.tokens)
-        row = PromptRow(tokens, keep=len(pair.prefix), wanted=length)
-        [logits] = cache.logits([row])
-        if isinstance(logits, LRError):
-            raise logits
-        read.append(step_logprobs(logits, pair.draft_step.tokens))
-    cache.close()
-    return read
 
 
 @dataclass(frozen=True)
@@ -235,17 +183,30 @@ class ReplayedVerdicts:
         ]
 
 
+FIELD_OF = {
+    Requires.TARGET_STEP: "own_step",
+    Requires.TARGET_LOGPROBS: "logprobs",
+    Requires.DRAFT_LOGPROBS: "draft_logprobs",
+}
+"""What a pair may lack, by the evidence that a verifier requires."""
+
+
+def require_evidence(who: str, requires: Requires, pairs: Sequence[Pair]) -> None:
+    """Raise `SettingError` if a pair lacks what is required."""
+    for evidence, field_name in FIELD_OF.items():
+        if evidence in requires and any(vars(p)[field_name] is None for p in pairs):
+            raise SettingError(
+                f"{who} asks for {field_name}, and some pairs have none. Save pairs in a "
+                "run (lr run --save_pairs) whose verifier compares, such as judge."
+            )
+
+
 def replay(
     verifier: Verifier, pairs: Sequence[Pair], batch: int = BATCH
 ) -> ReplayedVerdicts:
-    """Ask a verifier about pairs again, `batch` at a time. Raises `SettingError` if it
-    needs a target step and a pair has none."""
-    lacking = any(pair.own_step is None for pair in pairs)
-    if lacking and Requires.TARGET_STEP in verifier.requires:
-        raise SettingError(
-            f"verifier {verifier.name} compares with the target's step, and some pairs "
-            "have none. Save pairs in a run whose verifier compares, such as judge."
-        )
+    """Ask a verifier about pairs again, `batch` at a time. Raises as
+    `require_evidence`."""
+    require_evidence(f"verifier {verifier.name}", verifier.requires, pairs)
     verdicts: list[Verdict] = []
     started = time.perf_counter()
     for first in range(0, len(pairs), batch):
@@ -346,11 +307,13 @@ def curve(scores: Sequence[float], truth: Sequence[bool]) -> list[Threshold]:
 def auc(scores: Sequence[float], truth: Sequence[bool]) -> float:
     """The area under the ROC curve: how often a true pair scores above a false one,
     where a tie counts half. NaN unless there are pairs of both kinds."""
-    from scipy.stats import mannwhitneyu
-
     if all(truth) or not any(truth):
         return math.nan
     values = np.array(scores)
     is_true = np.array(truth)
-    pairs_above = mannwhitneyu(values[is_true], values[~is_true]).statistic
-    return float(pairs_above / (is_true.sum() * (~is_true).sum()))
+    false_scores = np.sort(values[~is_true])
+    below, with_ties = (
+        np.searchsorted(false_scores, values[is_true], side).mean()
+        for side in ("left", "right")
+    )
+    return float((below + with_ties) / 2 / len(false_scores))

@@ -44,8 +44,8 @@ def equip(model: CausalLM, name: str = "auto", *, graphs: bool = True) -> None:
     """Set a model's attention, the kernels of its layers that go with it, and whether
     it may decode from CUDA graphs. Raises SettingError.
     """
-    part = model.part
-    heads = (part.num_heads, part.num_kv_heads, part.head_dim)  # of this rank
+    config = model.rank_config
+    heads = (config.num_heads, config.num_kv_heads, config.head_dim)
     needs = AttentionNeeds(model.device, model.dtype, heads)
     model.graphs = graphs
     set_attention(model, choose_attention(name, needs))

@@ -124,10 +124,10 @@ class RMSNorm(Module):
             shares = torch.addcmul(self.eps_share, x, x, value=1 / size)
             return (x * shares.sum(-1, keepdim=True).rsqrt_()).mul_(weight)
         if x.dtype is torch.float64:
-            return weight * F.rms_norm(x.float(), (size,), eps=self.eps).double()
+            return weight * torch.rms_norm(x.float(), (size,), eps=self.eps).double()
         if weight.dim() == 1:  # one kernel on CUDA
-            return F.rms_norm(x, (size,), weight, self.eps)
-        return weight * F.rms_norm(x, (size,), eps=self.eps)
+            return torch.rms_norm(x, (size,), weight, self.eps)
+        return weight * torch.rms_norm(x, (size,), eps=self.eps)
 
 
 class HeadNorm(RMSNorm):

@@ -48,7 +48,7 @@ class Quantised(Linear):
             self.bias = bias
 
     @torch.no_grad()
-    def take(self, first: int, weight: Tensor) -> None:
+    def quantise_rows(self, first: int, weight: Tensor) -> None:
         """Quantise rows first, first + 1, ... of W. `first`: a multiple of
         `ROWS_AT_A_TIME`, because the kernel packs rows in blocks."""
         for rows in weight.split(ROWS_AT_A_TIME):
@@ -119,7 +119,7 @@ def quantize(model: CausalLM, weights: str) -> dict[str, Quantised]:
     parameters = dict(model.named_parameters())
     matrices = replace_matrices(model, weights)
     for name, matrix in matrices.items():
-        matrix.take(0, parameters[name])
+        matrix.quantise_rows(0, parameters[name])
     return matrices
 
 

@@ -44,7 +44,7 @@ class CausalLM(Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.config = self.part = config
+        self.config = self.rank_config = config
         v, e = config.vocab_size, config.hidden_size
         self.embedding = Embedding(v, e)
         self.layers = nn.ModuleList(
@@ -128,11 +128,11 @@ class CausalLM(Module):
 
     def make_cache(self, num_blocks: int, block_size: int) -> PagedKVCache:
         """An empty cache for this model, or this rank. Raises `SettingError` for a size below 1."""
-        part = self.part
+        config = self.rank_config  # the cache holds the heads of this rank
         return PagedKVCache(
-            num_layers=part.num_layers,
-            num_kv_heads=part.num_kv_heads,
-            head_dim=part.head_dim,
+            num_layers=config.num_layers,
+            num_kv_heads=config.num_kv_heads,
+            head_dim=config.head_dim,
             num_blocks=num_blocks,
             block_size=block_size,
             dtype=self.dtype,

@@ -105,7 +105,7 @@ def cuts(config: ModelConfig, rank: int, ranks: int) -> list[Piece]:
 
 class RankLM(CausalLM):
     """Part number `rank` of a model in `ranks` parts. `config`: of the whole model;
-    `part`: of this rank; `others`: on rank 0, the other ranks."""
+    `rank_config`: of this rank; `others`: on rank 0, the other ranks."""
 
     spread = True
     others: OtherRanks | None = None
@@ -128,8 +128,10 @@ class RankLM(CausalLM):
         zero. Of rows 48..63, token 50 is row 2; token 7 belongs to another rank: row 0
         is read, then zeroed.
         """
-        rows = tokens - self.rank * self.part.vocab_size  # [n], of this rank's slice
-        elsewhere = (rows < 0) | (rows >= self.part.vocab_size)
+        rows = (
+            tokens - self.rank * self.rank_config.vocab_size
+        )  # [n], of this rank's slice
+        elsewhere = (rows < 0) | (rows >= self.rank_config.vocab_size)
         x = self.embedding(rows.masked_fill(elsewhere, 0))
         x = x.masked_fill(elsewhere[:, None], 0)  # [n, e]
         dist.all_reduce(x)

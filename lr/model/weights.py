@@ -213,7 +213,7 @@ def fill(
             stored = portions[0] if len(portions) == 1 else torch.cat(portions)
             end += len(stored)
             if matrix is not None:
-                matrix.take(first, stored.to(model.dtype))
+                matrix.quantise_rows(first, stored.to(model.dtype))
             if parameter.is_floating_point():  # but for a matrix in few bits
                 rows = parameter[first:end]
                 if rows.stride() == stored.stride():

@@ -122,10 +122,11 @@ def check_number(part: str, method: object, value: object, minimum: int) -> None
         refuse(part, method, value, f"a whole number (an int) >= {minimum}")
 
 
-def check_bool(part: str, method: object, value: object) -> None:
-    """True or False, not 0, 1 or a tensor."""
+def check_bool(part: str, method: object, value: object) -> bool:
+    """The value: True or False, not 0, 1 or a tensor."""
     if value is not True and value is not False:
         refuse(part, method, value, "True or False")
+    return value
 
 
 def check_list(part: str, method: object, values: Any, kind: type, count: int) -> None:

@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from lr.errors import SettingError
 from lr.kvcache.branch import Branch, common_length
 from lr.spec.proposal import EMPTY, ROOT, Proposal
-from lr.spec.runner import Runner, fork_longest, read_up_to, take_over
+from lr.spec.runner import Runner, fork_longest, read_up_to, reuse_computed
 from lr.spec.sampling import distribution, perturbed, sample
 from lr.spec.token_sd import Context, Drafter, DrafterSetup
 from lr.types import Coupling, SamplingParams
@@ -24,22 +23,20 @@ from lr.types import Coupling, SamplingParams
 def make_drafter(setup: DrafterSetup) -> Drafter:
     """The drafter that the options name. Add new drafters here."""
     options = setup.options
-    name = options.drafter
-    coupling = Coupling(options.coupling)
-    if name == "ngram":
+    if options.drafter == "ngram":
         return LookupDrafter(options.prompt_lookup_max, options.prompt_lookup_min)
-    if setup.runner is None:
-        raise SettingError(f"drafter {name!r} needs a draft model in this process.")
-    if name == "tree":
+    assert setup.runner is not None, "a mode that drafts tokens has a draft model"
+    coupling = Coupling(options.coupling)
+    if options.drafter == "tree":
         return TreeDrafter(
-            setup.runner, setup.sampling, options.branching, coupling, setup.eos_ids
+            setup.runner,
+            setup.sampling,
+            coupling,
+            setup.eos_ids,
+            branching=options.branching,
         )
     return ModelDrafter(
-        setup.runner,
-        setup.sampling,
-        coupling,
-        setup.eos_ids,
-        options.draft_confidence,
+        setup.runner, setup.sampling, coupling, setup.eos_ids, options.draft_confidence
     )
 
 
@@ -89,24 +86,93 @@ def earlier_end(text: bytes, n: int) -> int | None:
 
 
 @dataclass(eq=False)
-class OwnBranches(Drafter):
-    """The draft model's own branches, one per branch of the target, kept in step with
-    it.
+class ModelDrafter(Drafter):
+    """Chains of tokens, with the distributions that they are drawn from (`Proposal.q`).
 
-    After a round the target's branch has a token that the draft did not write (a
-    correction) or has not read (the token after a fully accepted proposal). A new one
-    is forked from the longest branch of the runner: where the draft model also writes
-    steps, on one runner, it has read the text already."""
+    Sampling parameters are the target's. Nothing is drafted after a token of `eos_ids`,
+    nor after a place where the draft is unsure: its likeliest token has less than the
+    probability `confidence`. That is known before the token there is drawn, so the
+    proposal's length says nothing about a token that a rule has yet to try, and
+    lossless rules stay lossless.
+
+    The draft model has a branch of its own for each branch of the target (`follow`)."""
+
+    name = "draft"
 
     runner: Runner
+    sampling: SamplingParams
+    coupling: Coupling = Coupling.INDEPENDENT
+    eos_ids: frozenset[int] = frozenset()
+    confidence: float = 0.0
+    branching: Sequence[int] = ()  # of a tree
     _twins: dict[Branch, Branch] = field(default_factory=dict, init=False)
+
+    def propose(self, contexts: Sequence[Context], k: int) -> list[Proposal]:
+        """Level by level, one forward for each. A chain is a tree of width 1."""
+        window = self.runner.context  # it may end before the target's
+        k = min(k, len(self.branching)) if self.trees else k
+        depths = [min(k, c.limit, window - c.length) for c in contexts]
+        tokens: list[list[int]] = [[] for _ in contexts]
+        parents: list[list[int]] = [[] for _ in contexts]
+        # What each token was drawn from, [v] each.
+        rows: list[list[Tensor]] = [[] for _ in contexts]
+        # 1. Where the next tokens are due: (proposal, node, branch that ends there).
+        leaves: list[tuple[int, int, Branch]] = []
+        for i, context in enumerate(contexts):
+            if depths[i] > 0:
+                branch = self.follow(context.branch)
+                if self.trees:
+                    read_up_to(self.runner, branch, len(branch) - 1)
+                    branch = self.runner.fork(branch)
+                leaves.append((i, ROOT, branch))
+        level = 0
+        while leaves:
+            # 2. Run the draft on all of them.
+            logits = torch.stack(self.runner.forward([branch for *_, branch in leaves]))
+            probs = distribution(logits, self.sampling)  # [b, v]
+            keys = [draft_key(contexts[i], level, self.coupling) for i, *_ in leaves]
+            chosen = self.choose(probs, keys, level)
+            sure = [True] * len(leaves)
+            if self.confidence > 0:
+                # [b]: the probability of the likeliest token
+                likeliest = (logits.amax(-1) - logits.logsumexp(-1)).exp()
+                sure = (likeliest >= self.confidence).tolist()
+            # 3. Add the tokens, and go on after them where more may follow.
+            level += 1
+            grown = []
+            for (i, node, branch), row, candidates, goes_on in zip(
+                leaves, probs, chosen, sure, strict=True
+            ):
+                for token in candidates:
+                    tokens[i].append(token)
+                    parents[i].append(node)
+                    rows[i].append(row)
+                    if goes_on and level < depths[i] and token not in self.eos_ids:
+                        child = self.runner.fork(branch) if self.trees else branch
+                        child.append(token)
+                        grown.append((i, len(tokens[i]) - 1, child))
+                if self.trees:
+                    self.runner.close(branch)  # its children hold its blocks
+            leaves = grown
+        certain = self.trees or self.sampling.greedy  # nothing was drawn
+        return [
+            Proposal(tuple(t), tuple(p), None if certain or not q else torch.stack(q))
+            for t, p, q in zip(tokens, parents, rows, strict=True)
+        ]
+
+    def choose(self, probs: Tensor, keys: list[int], level: int) -> list[list[int]]:
+        """The tokens proposed at each place, from the draft's distributions [b, v]."""
+        return [[token] for token in sample(probs, keys)]
 
     def follow(self, branch: Branch) -> Branch:
         """The draft's branch for `branch`, with exactly its tokens and at least one
         uncomputed.
 
-        Tokens after the common beginning are removed, and the missing tokens are
-        appended."""
+        After a round the target's branch has a token that the draft did not write (a
+        correction) or has not read (the token after a fully accepted proposal). Tokens
+        after the common beginning are removed, and the missing tokens are appended. A
+        new branch is forked from the longest one of the runner: where the draft model
+        also writes steps, on one runner, it has read the text already."""
         tokens = branch.tokens
         twin = self._twins.get(branch)
         if twin is None:
@@ -116,7 +182,7 @@ class OwnBranches(Drafter):
         common = common_length(twin.tokens, tokens)
         self.runner.rewind(twin, min(common, len(tokens) - 1))  # one stays uncomputed
         twin.extend(tokens[len(twin) :])
-        take_over(self.runner, twin)
+        reuse_computed(self.runner, twin)
         return twin
 
     def forget(self, branches: Iterable[Branch]) -> None:
@@ -137,64 +203,7 @@ def draft_key(context: Context, depth: int, coupling: Coupling) -> int:
 
 
 @dataclass(eq=False)
-class ModelDrafter(OwnBranches):
-    """Chains of tokens, with the distributions that they are drawn from (`Proposal.q`).
-
-    Sampling parameters are the target's. Nothing is drafted after a token of `eos_ids`,
-    nor after a place where the draft is unsure: its likeliest token has less than the
-    probability `confidence`. That is known before the token there is drawn, so the
-    proposal's length says nothing about a token that a rule has yet to try, and
-    lossless rules stay lossless."""
-
-    name = "draft"
-
-    sampling: SamplingParams
-    coupling: Coupling = Coupling.INDEPENDENT
-    eos_ids: frozenset[int] = frozenset()
-    confidence: float = 0.0
-
-    def propose(self, contexts: Sequence[Context], k: int) -> list[Proposal]:
-        window = self.runner.context  # it may end before the target's
-        depths = [min(k, c.limit, window - c.length) for c in contexts]
-        tokens: list[list[int]] = [[] for _ in contexts]
-        # What each token was drawn from, [v] each.
-        rows: list[list[Tensor]] = [[] for _ in contexts]
-        # chains that may grow
-        live = [i for i, depth in enumerate(depths) if depth > 0]
-        twins = {i: self.follow(contexts[i].branch) for i in live}
-        while live:
-            logits = torch.stack(
-                self.runner.forward([twins[i] for i in live])
-            )  # [b, v]
-            probs = distribution(logits, self.sampling)  # [b, v]
-            keys = [draft_key(contexts[i], len(tokens[i]), self.coupling) for i in live]
-            for i, row, token in zip(live, probs, sample(probs, keys), strict=True):
-                tokens[i].append(token)
-                rows[i].append(row)
-            if self.confidence > 0:
-                # [b]: the probability of the likeliest token
-                likeliest = (logits.amax(-1) - logits.logsumexp(-1)).exp()
-                sure = likeliest >= self.confidence
-                live = [
-                    i for i, goes_on in zip(live, sure.tolist(), strict=True) if goes_on
-                ]
-            live = [
-                i
-                for i in live
-                if len(tokens[i]) < depths[i] and tokens[i][-1] not in self.eos_ids
-            ]
-            for i in live:
-                twins[i].append(tokens[i][-1])
-        if self.sampling.greedy:  # nothing was drawn
-            return [Proposal.chain(chain) for chain in tokens]
-        return [
-            Proposal.chain(chain, torch.stack(qs) if qs else None)  # q [n, v]
-            for chain, qs in zip(tokens, rows, strict=True)
-        ]
-
-
-@dataclass(eq=False)
-class TreeDrafter(OwnBranches):
+class TreeDrafter(ModelDrafter):
     """Trees: the likeliest tokens at every place, each with its own likeliest
     successors.
 
@@ -203,55 +212,21 @@ class TreeDrafter(OwnBranches):
     certain (top-k, nothing is drawn), so `Proposal.q` is None. With coupling "shared"
     the ranking is by log q plus the target's noise at that place (Gumbel top-k), so the
     first candidate is the token that the draft would draw with the target's keys. The
-    draft's cache is forked like the tree. Each level is one forward."""
+    draft's cache is forked like the tree."""
 
     name = "tree"
     trees = True
 
-    sampling: SamplingParams
     branching: Sequence[int] = (3, 2, 1, 1)
-    coupling: Coupling = Coupling.INDEPENDENT
-    eos_ids: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
         # Without top-k and top-p, which could leave too few candidates.
         self.sampling = SamplingParams(self.sampling.temperature or 1.0)
 
-    def propose(self, contexts: Sequence[Context], k: int) -> list[Proposal]:
-        k = min(k, len(self.branching))
-        window = self.runner.context  # it may end before the target's
-        depths = [min(k, c.limit, window - c.length) for c in contexts]
-        tokens: list[list[int]] = [[] for _ in contexts]
-        parents: list[list[int]] = [[] for _ in contexts]
-        # (tree, node, branch that ends there)
-        leaves: list[tuple[int, int, Branch]] = []
-        for i, context in enumerate(contexts):
-            if depths[i] > 0:
-                twin = self.follow(context.branch)
-                read_up_to(self.runner, twin, len(twin) - 1)
-                leaves.append((i, ROOT, self.runner.fork(twin)))
-        for level, width in enumerate(self.branching):
-            if not leaves:
-                break
-            logits = torch.stack(self.runner.forward([branch for *_, branch in leaves]))
-            probs = distribution(logits, self.sampling)  # [b, v]
-            if self.coupling is Coupling.SHARED:
-                keys = [
-                    draft_key(contexts[i], level, self.coupling) for i, *_ in leaves
-                ]
-                probs = perturbed(probs, keys)  # scores; only their order counts
-            ranked = probs.topk(min(width, probs.shape[-1]), dim=-1).indices.tolist()
-            grown = []
-            for (i, node, branch), candidates in zip(leaves, ranked, strict=True):
-                for token in candidates:
-                    tokens[i].append(token)
-                    parents[i].append(node)
-                    if level + 1 < depths[i] and token not in self.eos_ids:
-                        child = self.runner.fork(branch)
-                        child.append(token)
-                        grown.append((i, len(tokens[i]) - 1, child))
-                self.runner.close(branch)  # its children hold its blocks
-            leaves = grown
-        return [
-            Proposal(tuple(t), tuple(p)) for t, p in zip(tokens, parents, strict=True)
-        ]
+    def choose(self, probs: Tensor, keys: list[int], level: int) -> list[list[int]]:
+        scores = probs
+        if self.coupling is Coupling.SHARED:
+            scores = perturbed(probs, keys)  # only their order counts
+        width = min(self.branching[level], probs.shape[-1])
+        ranked: list[list[int]] = scores.topk(width, dim=-1).indices.tolist()
+        return ranked

@@ -52,12 +52,12 @@ class Proposal:
 
     def __post_init__(self) -> None:
         earlier = all(ROOT <= parent < node for node, parent in enumerate(self.parents))
-        fits = earlier and len(self.parents) == len(self.tokens)
-        assert fits, (
-            f"parents {self.parents}; expected one per token: ROOT or an earlier node"
-        )
-        if self.q is not None:
-            assert self.q.dim() == 2 and len(self.q) == len(self), "expected q [n, v]"
+        if not earlier or len(self.parents) != len(self.tokens):
+            expected = f"{len(self)} parents, each ROOT or an earlier node"
+            refuse("drafter", Proposal, self.parents, expected)
+        if self.q is not None and (self.q.dim() != 2 or len(self.q) != len(self)):
+            expected = f"a q of shape [{len(self)}, v], a row per token"
+            refuse("drafter", Proposal, tuple(self.q.shape), expected)
 
     @classmethod
     def chain(cls, tokens: Sequence[int], q: Tensor | None = None) -> Proposal:

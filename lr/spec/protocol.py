@@ -184,6 +184,10 @@ Event = Drafted | Targeted | Judged
 Message = Command | Event
 
 
+class ProtocolError(RuntimeError):
+    """A driver reports what cannot have happened: the fault is in the driver."""
+
+
 # Settings
 
 

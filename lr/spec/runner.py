@@ -45,9 +45,7 @@ def fork_longest(
     runner: Runner, branches: Iterable[Branch], tokens: list[int], wanted: int = 1
 ) -> Branch:
     """A branch of `tokens`, at least the last `wanted` of them uncomputed: a fork of
-    the one in `branches` with the longest common prefix, if any. That prefix is
-    computed first if it is long.
-    """
+    the one in `branches` with the longest common prefix, if any."""
 
     def in_common(branch: Branch) -> int:
         return common_length(branch.tokens, tokens)
@@ -56,16 +54,25 @@ def fork_longest(
     shared = min(in_common(origin), len(tokens) - wanted) if origin else 0
     if origin is None or shared <= 0:
         return runner.open(tokens)
-    prefix = min(shared, len(origin) - 1)  # its last token may be uncomputed
-    if prefix - origin.num_computed_tokens > WORTH_A_FORWARD:
-        read_up_to(runner, origin, prefix)
-    branch = runner.fork(origin)
-    runner.rewind(branch, shared)
-    branch.extend(tokens[shared:])
+    return fork_at(runner, origin, shared, tokens[shared:])
+
+
+def fork_at(
+    runner: Runner, origin: Branch, length: int, tokens: Sequence[int] = ()
+) -> Branch:
+    """A branch of the first `length` tokens of `origin`, then `tokens`, which are
+    uncomputed. If many of the shared tokens are uncomputed, they are computed first,
+    once for both."""
+    shared = min(length, len(origin) - 1)  # its last token may be uncomputed
+    if shared - origin.num_computed_tokens > WORTH_A_FORWARD:
+        read_up_to(runner, origin, shared)
+    branch = runner.fork(origin)  # copies nothing
+    runner.rewind(branch, length)  # may cut into a step that is being written
+    branch.extend(tokens)
     return branch
 
 
-def take_over(runner: Runner, branch: Branch) -> None:
+def reuse_computed(runner: Runner, branch: Branch) -> None:
     """Let a branch continue on what another branch of the runner has computed of its
     tokens, if that is more.
 
@@ -77,10 +84,9 @@ def take_over(runner: Runner, branch: Branch) -> None:
         return min(common, other.num_computed_tokens, len(branch) - 1)
 
     origin = max(runner.branches, key=computed)
-    if computed(origin) > computed(branch):
-        successor = runner.fork(origin)
-        runner.rewind(successor, computed(origin))
-        successor.extend(branch.tokens[len(successor) :])
+    length = computed(origin)
+    if length > computed(branch):
+        successor = fork_at(runner, origin, length, branch.tokens[length:])
         runner.replace(branch, successor)
 
 

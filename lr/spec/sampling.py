@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cache, lru_cache
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -29,6 +30,7 @@ SMALL_VOCABULARY = 4096
 """Of a vocabulary of this size, looking for the likeliest tokens does not pay."""
 HEAD = 64
 """How many of the likeliest tokens are tried before the whole vocabulary."""
+Words = TypeVar("Words", Tensor, NDArray[np.int64])
 
 
 def distribution(logits: Tensor, params: SamplingParams) -> Tensor:
@@ -172,62 +174,50 @@ def not_finite(model: str = "the model") -> NumericalError:
 
 def perturbed(probs: Tensor, keys: Sequence[int], ids: Tensor | None = None) -> Tensor:
     """The scores -E / p, fp64 [b, v]; -inf where p is 0. `sample` takes the largest.
-    `ids` [v] or [b, v]: the token of each column, if not its number."""
+    `ids` [v] or [b, v]: the token of each column, if not its number.
+
+    E is a standard exponential number: draw number `id` of a SplitMix64 generator
+    seeded with the key. On the CPU NumPy computes the same bits, since its calls cost
+    less."""
     size = probs.shape[-1]
-    if not probs.is_cpu:
+    if probs.is_cpu:
+        steps = _steps(size) if ids is None else ids.numpy() * np.int64(STRIDE)
+        seeds = np.array(keys, dtype=np.uint64).view(np.int64)
+        bits = torch.from_numpy(_mixed(seeds[:, None] + steps))
+    else:
         if ids is None:
             ids = torch.arange(size, device=probs.device)
-        return _noise(_words(keys, probs.device)[:, None], ids) / probs
-    # The same numbers as `_noise`, bit for bit. NumPy has unsigned words, and its calls
-    # cost less.
-    steps = _steps(size) if ids is None else ids.numpy() * np.int64(_signed(GOLDEN))
-    x = np.array(keys, dtype=np.uint64)[:, None] + steps.view(np.uint64)
-    x ^= x >> np.uint64(30)
-    x *= np.uint64(MIX1)
-    x ^= x >> np.uint64(27)
-    x *= np.uint64(MIX2)
-    x ^= x >> np.uint64(31)
-    x >>= np.uint64(12)
-    x |= np.uint64(0x3FF << 52)  # the exponent of 1.0: now a number in [1, 2)
-    uniform = x.view(np.float64)
-    uniform -= 1 - 2.0**-53
-    return torch.from_numpy(uniform).log_().div_(probs)
+        seeds = integers([_signed(key) for key in keys], probs.device)
+        bits = _mixed(torch.add(seeds[:, None], ids, alpha=STRIDE))
+    uniform = bits.view(torch.float64).sub_(1 - 2.0**-53)  # in (0, 1)
+    return uniform.log_().div_(probs)
 
 
 @cache
-def _steps(size: int) -> NDArray[np.uint64]:
+def _steps(size: int) -> NDArray[np.int64]:
     """What the generator adds for each token id of a vocabulary."""
-    return np.arange(size, dtype=np.uint64) * np.uint64(GOLDEN)
+    return np.arange(size) * np.int64(STRIDE)
 
 
-def _noise(words: Tensor, ids: Tensor) -> Tensor:
-    """-E for standard exponential numbers E, fp64, elementwise from 64-bit words and token ids
-    (both int64, broadcast): draw number `id` of a SplitMix64 generator seeded with the word.
-    """
-    bits = _mix64(torch.add(words, ids, alpha=_signed(GOLDEN)))
-    high = (bits >> 12) & ((1 << 52) - 1)  # the upper 52 bits
-    uniform = (high.to(torch.float64) + 0.5).mul_(2.0**-52)  # in (0, 1)
-    return uniform.log_()
-
-
-def _mix64(x: Tensor) -> Tensor:
-    """`rng.mix64` on int64 tensors: products wrap around; right shifts are made
-    logical."""
-    x = _xor_shifted(x, 30).mul_(_signed(MIX1))
-    x = _xor_shifted(x, 27).mul_(_signed(MIX2))
-    return _xor_shifted(x, 31)
-
-
-def _xor_shifted(x: Tensor, by: int) -> Tensor:
-    """x ^ (x >> by) on unsigned words. The sign bits that an int64 shifts in are
-    masked."""
-    return (x >> by).bitwise_and_((1 << (64 - by)) - 1).bitwise_xor_(x)
-
-
-def _words(keys: Sequence[int], device: torch.device) -> Tensor:
-    return integers([_signed(key) for key in keys], device)
+def _mixed(x: Words) -> Words:
+    """`rng.mix64` of each word, changed in place: its upper 52 bits, as the fraction of
+    a float in [1, 2). Products of int64 wrap around as those of unsigned words do."""
+    # An int64 shifts in its sign, which an unsigned word has not: it is masked.
+    x ^= (x >> 30) & ((1 << 34) - 1)
+    x *= _signed(MIX1)
+    x ^= (x >> 27) & ((1 << 37) - 1)
+    x *= _signed(MIX2)
+    x ^= (x >> 31) & ((1 << 33) - 1)
+    x >>= 12
+    x &= (1 << 52) - 1
+    x |= 0x3FF << 52  # the exponent of 1.0
+    return x
 
 
 def _signed(word: int) -> int:
     """The int64 with the same bits as an unsigned 64-bit word."""
     return word - (1 << 64) if word >= 1 << 63 else word
+
+
+STRIDE = _signed(GOLDEN)
+"""From one draw of a SplitMix64 generator to the next."""

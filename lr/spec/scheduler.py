@@ -45,6 +45,7 @@ from lr.spec.protocol import (
     Judge,
     Judged,
     NodeId,
+    ProtocolError,
     Release,
     Schedule,
     SchedulerConfig,
@@ -99,14 +100,15 @@ class LookaheadScheduler:
 
     def start(self) -> list[Command]:
         """The first commands. The first root is `FIRST_NODE`."""
-        assert not (self.work or self.done), "an answer has one start()"
+        if self.work or self.done:
+            raise ProtocolError("an answer has one start()")
         return self._advance()
 
     def handle(self, event: Event) -> list[Command]:
         """The commands that follow from `event`; none if its work was cancelled, or if
         the root has moved past its node.
 
-        An impossible event raises `AssertionError` and changes nothing: its work was
+        An impossible event raises `ProtocolError` and changes nothing: its work was
         never commanded or is finished, or its step is empty or too long.
         """
         work = Work(_COMPLETES[type(event)], event.node)  # what the event completes
@@ -116,9 +118,11 @@ class LookaheadScheduler:
         if node is None and work in self._cancelled:
             self._cancelled.remove(work)  # a stale event comes only once
             return []
-        assert node is not None, f"{work} was never commanded, or is done already"
-        if not isinstance(event, Judged) and event.step is not None:
-            assert 0 < len(event.step.tokens) <= node.limit
+        if node is None:
+            raise ProtocolError(f"{work} was never commanded, or is done already")
+        written = None if isinstance(event, Judged) else event.step
+        if written is not None and not 0 < len(written.tokens) <= node.limit:
+            raise ProtocolError(f"{event}; expected a step of 1 to {node.limit} tokens")
         del self.work[work]
         match event:
             case Drafted(_, None):  # given up, or the draft failed

@@ -141,19 +141,23 @@ class Speculation:
             )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RoundEnd:
-    """What a round decided for one branch: its next tokens, namely `accepted` of
-    `proposed` draft tokens and one more. `depth`: of the proposal. `logprobs`: of the
-    tokens under the model's raw logits, if they are kept.
+    """What a round decided for one branch: its next tokens, namely the accepted ones of
+    the proposal and one more. `logits` and `p_rows` [n + 1, v]: the target's, raw and
+    as distributions; row 0 at the branch's end, row i + 1 after node i.
     """
 
     tokens: tuple[int, ...]
-    accepted: int
-    proposed: int
-    depth: int
-    detail: RoundDetail | None = None
-    logprobs: tuple[float, ...] = ()
+    proposal: Proposal
+    decision: Decision
+    logits: Tensor
+    p_rows: Tensor
+
+    def logprobs(self) -> tuple[float, ...]:
+        """Those of the tokens under the model's raw logits."""
+        path_rows = [0, *(node + 1 for node in self.decision.nodes)]  # one before each
+        return step_logprobs(self.logits[path_rows], self.tokens)
 
 
 def speculate(
@@ -161,13 +165,9 @@ def speculate(
     sampling: SamplingParams,
     speculation: Speculation,
     contexts: Sequence[Context],
-    *,
-    detailed: bool = False,
-    keeps_logprobs: bool = False,
 ) -> list[RoundEnd]:
     """Run one round on every context's branch. Afterwards each branch ends in its new
-    tokens, the last of them uncomputed. `detailed`: include the `detail` of every
-    round; `keeps_logprobs`: its `logprobs`.
+    tokens, the last of them uncomputed.
     """
     drafter = speculation.drafter
     rule = speculation.rule
@@ -211,25 +211,8 @@ def speculate(
         branch.append(decision.token)  # uncomputed
         # 5. Let the drafter learn.
         drafter.learn(context, proposal, logits)
-        detail = None
-        if detailed:
-            detail = round_detail(rule, p_rows, proposal, context.draws, decision)
         tokens = tuple(context.tokens[context.length :])
-        logprobs: tuple[float, ...] = ()
-        if keeps_logprobs:
-            # Row 0 stands before the first token, row i + 1 after node i.
-            path_rows = [0, *(node + 1 for node in decision.nodes)]
-            logprobs = step_logprobs(logits[path_rows], tokens)
-        ends.append(
-            RoundEnd(
-                tokens=tokens,
-                accepted=accepted,
-                proposed=len(proposal),
-                depth=max(proposal.depths()),
-                detail=detail,
-                logprobs=logprobs,
-            )
-        )
+        ends.append(RoundEnd(tokens, proposal, decision, logits, p_rows))
     return ends
 
 
@@ -303,15 +286,9 @@ def _by_node(tables: Iterator[Tensor], forks: Forks) -> Tensor:
     return torch.stack([by_node[node] for node in sorted(by_node)])
 
 
-def round_detail(
-    rule: AcceptanceRule,
-    p_rows: Tensor,
-    proposal: Proposal,
-    draws: Draws,
-    decision: Decision,
-) -> RoundDetail:
-    """A round in full, as a detailed trace shows it. `p_rows` [n + 1, v]: the target's
-    rows.
+def round_detail(rule: AcceptanceRule, end: RoundEnd, offset: int) -> RoundDetail:
+    """A round in full, as a detailed trace shows it. `offset`: tokens of the step before
+    the round.
 
     How likely a token was to stay follows from the rule's list of outcomes. Let S be
     the probability of the outcomes in which it stays. Once it is tried (its parent
@@ -321,13 +298,14 @@ def round_detail(
     Example: rule reject, a chain of two tokens whose min(1, p/q) are 0.8 and 0.5. The
     outcomes "none", "the first" and "both" have probabilities 0.2, 0.4 and 0.4. The
     first token stays with probability 0.8, the second with 0.4 / 0.8 = 0.5."""
-    nodes = decision.nodes
+    proposal = end.proposal
+    nodes = end.decision.nodes
     stay = {ROOT: 1.0} | dict.fromkeys(range(len(proposal)), 0.0)  # S of each node
-    for outcome in rule.outcomes(p_rows, proposal) if proposal.tokens else ():
+    for outcome in rule.outcomes(end.p_rows, proposal) if proposal.tokens else ():
         for node in outcome.nodes:
             stay[node] += outcome.probability
     families = proposal.families()
-    ps, qs = probs_of_tokens(p_rows, proposal)
+    ps, qs = probs_of_tokens(end.p_rows, proposal)
     draft_tokens = []
     for node, parent in enumerate(proposal.parents):
         siblings = families[parent + 1]
@@ -347,8 +325,8 @@ def round_detail(
         )
     last_row = nodes[-1] + 1 if nodes else 0  # row i + 1 follows node i
     return RoundDetail(
-        offset=draws.offset,
+        offset=offset,
         draft_tokens=tuple(draft_tokens),
-        token=decision.token,
-        p=p_rows[last_row, decision.token].item(),
+        token=end.decision.token,
+        p=end.p_rows[last_row, end.decision.token].item(),
     )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from lr.errors import SettingError
@@ -22,31 +22,7 @@ from lr.spec.checks import VariantError, check_names, refuse
 from lr.spec.token_sd import Drafter, DrafterSetup
 from lr.spec.verifiers.base import Verifier, checked_verifier
 from lr.spec.write import Segmenter, TokenBytes
-from lr.trace import Stats, TokenRounds
-
-
-@dataclass(frozen=True)
-class Progress:
-    """What a controller may know: counts up to the last emitted step, never times, so
-    an answer depends on no clock.
-
-    Of `drafted` draft steps `judged` have a verdict, and `accepted` are emitted.
-    `rounds`: of token-level speculation.
-    """
-
-    steps: int = 0  # emitted
-    tokens: int = 0  # in them
-    accepted: int = 0
-    judged: int = 0  # accepted / judged is alpha 1
-    drafted: int = 0
-    target_passes: int = 0  # forwards
-    draft_passes: int = 0
-    rounds: TokenRounds = field(default_factory=TokenRounds)
-
-    @classmethod
-    def of(cls, stats: Stats) -> Progress:
-        """The counts among these statistics."""
-        return cls(**{f.name: getattr(stats, f.name) for f in fields(cls)})  # no times
+from lr.trace import Progress
 
 
 class Controller(ABC):

@@ -29,7 +29,7 @@ from lr.spec.proposal import Draws
 from lr.spec.protocol import NodeId
 from lr.spec.runner import Runner
 from lr.spec.sampling import distribution, draw, root_scaled, step_logprobs
-from lr.spec.token_sd import Context, Speculation, speculate
+from lr.spec.token_sd import Context, Speculation, round_detail, speculate
 from lr.trace import StepWritten, TokenRound, TokenWritten, Trace
 from lr.types import Finish, Role, SamplingParams, Step
 
@@ -180,8 +180,7 @@ class StepWriter:
         if goes_on is not None:
             for job in self.live:
                 more = goes_on(job.tokens, job.logprobs)
-                check_bool("step source", goes_on, more)
-                if not more:
+                if not check_bool("step source", goes_on, more):
                     job.given_up = True
                     job.finish = job.finish or Finish.LENGTH  # never read
         # a copy: `_leave` changes the list
@@ -210,33 +209,32 @@ class StepWriter:
             Context(job.branch, job.room, Draws(job.stream, len(job.tokens)))
             for job in self.live
         ]
-        ends = speculate(
-            self.runner,
-            self.config.sampling,
-            speculation,
-            contexts,
-            detailed=any(job.trace.detailed for job in self.live),
-            keeps_logprobs=self.config.keeps_logprobs,
-        )
+        config = self.config
+        ends = speculate(self.runner, config.sampling, speculation, contexts)
         for job, end in zip(self.live, ends, strict=True):
+            proposal = end.proposal
+            if not proposal.tokens:  # a plain token
+                self._report(job, end.tokens[0], end.p_rows[0])
             offset = len(job.tokens)  # of the round's first token in its step
             num_written = self._add(job, end.tokens)
-            job.logprobs += end.logprobs[:num_written]  # without the surplus
-            if end.proposed:
+            if config.keeps_logprobs:
+                job.logprobs += end.logprobs()[:num_written]  # without the surplus
+            if proposal.tokens:
+                detail = None
+                if job.trace.detailed:
+                    detail = round_detail(speculation.rule, end, offset)
                 job.trace.record(
                     TokenRound(
-                        self.config.role,
+                        config.role,
                         job.index,
-                        end.proposed,
-                        end.depth,
-                        end.accepted,
-                        num_written,
-                        job.node,
-                        end.detail if job.trace.detailed else None,
+                        proposed=len(proposal),
+                        depth=max(proposal.depths()),
+                        accepted=len(end.decision.nodes),
+                        emitted=num_written,
+                        node=job.node,
+                        detail=detail,
                     )
                 )
-            elif end.detail is not None:  # nothing was proposed: a plain token
-                self._report(job, offset, end.tokens[0], end.detail.p)
 
     def close(self, branch: Branch) -> None:
         """Close a branch of this writer's runner, and free what a drafter keeps for
@@ -258,18 +256,18 @@ class StepWriter:
                 job.logprobs.append(logprob)
         if any(job.trace.detailed for job in self.live):
             probs = distribution(rows, config.sampling)
-            # p of the drawn tokens, [b]
-            likely = probs[list(range(len(tokens))), tokens].tolist()
-            for job, token, p in zip(self.live, tokens, likely, strict=True):
-                self._report(job, len(job.tokens), token, p)
+            for job, token, p_row in zip(self.live, tokens, probs, strict=True):
+                self._report(job, token, p_row)
         for job, token in zip(self.live, tokens, strict=True):
             job.branch.append(token)  # uncomputed until the next forward
             self._add(job, (token,))
 
-    def _report(self, job: StepJob, offset: int, token: int, p: float) -> None:
-        """Record a token and its probability in a detailed trace."""
+    def _report(self, job: StepJob, token: int, p_row: Tensor) -> None:
+        """Record the next token, drawn from `p_row` [v], in a detailed trace."""
         if job.trace.detailed:
             role = self.config.role
+            offset = len(job.tokens)
+            p = p_row[token].item()
             job.trace.record(TokenWritten(role, job.node, job.index, offset, token, p))
 
     def _add(self, job: StepJob, tokens: Sequence[int]) -> int:
@@ -281,6 +279,7 @@ class StepWriter:
         the third, so the branch is cut back to 12 tokens and the boundary appended
         again: 12 of 13 are cached.
         """
+        segmenter = job.segmenter
         count = 0  # tokens that stay
         while count < len(tokens) and job.finish is None:
             token = tokens[count]
@@ -288,7 +287,7 @@ class StepWriter:
             job.tokens.append(token)
             if token in self.config.eos_ids:
                 job.finish = Finish.EOS  # eos has no bytes: no segmenter sees it
-            elif self._ends(job.segmenter, token):
+            elif check_bool("segmenter", segmenter.feed, segmenter.feed(token)):
                 job.finish = Finish.BOUNDARY
             elif len(job.tokens) >= job.limit:
                 job.finish = Finish.LENGTH
@@ -297,8 +296,3 @@ class StepWriter:
             self.runner.rewind(job.branch, len(job.branch) - len(tokens) + count - 1)
             job.branch.append(job.tokens[-1])
         return count
-
-    def _ends(self, segmenter: Segmenter, token: int) -> bool:
-        ends = segmenter.feed(token)
-        check_bool("segmenter", segmenter.feed, ends)
-        return ends

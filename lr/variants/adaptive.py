@@ -13,7 +13,8 @@ keeps the distribution; with acceptance "match" it keeps every token."""
 import math
 
 from lr.reasoner import Reasoner
-from lr.spec.variant import Controller, Progress, Variant
+from lr.spec.variant import Controller, Variant
+from lr.trace import Progress
 
 
 class Halving(Controller):

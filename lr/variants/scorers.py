@@ -10,7 +10,7 @@ learnt to rate with a digit, so with `digits` no step of theirs is accepted."""
 
 from copy import copy
 
-from lr.engine.verifiers import VerifierChoice, asked_model, own_judge
+from lr.engine.verifiers import VerifierChoice, asked_model
 from lr.reasoner import Reasoner
 from lr.spec.verifiers.base import Verifier
 from lr.spec.verifiers.judge import JudgeVerifier
@@ -26,7 +26,8 @@ def make_scorer(
     """A verifier whose verdicts have scores, aligned from `threshold` on (None: the
     default)."""
     codec = reasoner.codec
-    kind = kind or ("judge" if own_judge(codec) else "digits")  # what the target names
+    stated = codec.generation_config.get("judge")  # that the target names
+    kind = kind or ("judge" if stated else "digits")
     require(
         kind in SCORE_THRESHOLDS,
         "scorer",

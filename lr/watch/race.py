@@ -17,8 +17,7 @@ from rich.table import Table
 from lr.engine.answer import Answer
 from lr.result import Result
 from lr.watch.stepper.view import answer_view, tree_lines
-from lr.watch.trace.file import Record
-from lr.watch.trace.record import header_of
+from lr.watch.trace.file import Record, header_of
 from lr.watch.trace.state import State, apply_event
 from lr.watch.words import counted, quoted, why_rejected
 

@@ -4,7 +4,7 @@ their part of it."""
 import pytest
 import torch
 
-from lr.engine.runner import RESERVE, ModelRunner, Runners, room
+from lr.engine.runner import RESERVE, IdleRunners, ModelRunner, room
 from lr.errors import OutOfBlocks
 from lr.measure.memory import GIB
 from lr.model.qwen import CausalLM
@@ -23,7 +23,7 @@ def cuda(monkeypatch, free, reserved=0, allocated=0):
 
 def test_what_is_free_less_a_reserve_is_the_cache(monkeypatch):
     target, draft = (
-        Runners(load_model(f"tiny-{role}")) for role in ("target", "draft")
+        IdleRunners(load_model(f"tiny-{role}")) for role in ("target", "draft")
     )
     assert room([target, draft]) is None  # on a CPU as much as is needed
     held = ModelRunner(draft.model, num_blocks=8)

@@ -110,7 +110,7 @@ def test_a_step_written_ahead_is_the_one_that_is_asked_for():
             side.carry_out(Draft(nodes[index], (nodes[index + 1],), 14))
             while writer.busy:
                 writer.poll()
-            steps += [finished.step for finished in side.take()]
+            steps += [finished.step for finished in side.collect()]
         side.go_on()
         assert not writer.busy  # the window is full
         side.end()
@@ -118,7 +118,7 @@ def test_a_step_written_ahead_is_the_one_that_is_asked_for():
 
     steps = written(ahead=True)
     assert steps == written(ahead=False) and len(steps) == 3
-    engine.runners[Role.DRAFT].take_back(runner)
+    engine.runners[Role.DRAFT].put_back(runner)
     require_clean(engine, [Role.DRAFT])
 
 

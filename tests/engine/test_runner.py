@@ -10,7 +10,7 @@ from model_kit import poisoned, random_model, runner_on
 
 from lr.errors import ContextError, SettingError
 from lr.model.attention import REFERENCE, SDPA
-from lr.spec.runner import take_over
+from lr.spec.runner import reuse_computed
 
 V = 23
 
@@ -106,12 +106,12 @@ def test_a_branch_takes_over_what_another_has_computed():
     read, branch = model_runner.open(text[:7] + other), model_runner.open(text[:3])
     model_runner.forward([read, branch])
     branch.extend(text[3:])
-    take_over(model_runner, branch)
+    reuse_computed(model_runner, branch)
     assert branch.tokens == text and branch.num_computed_tokens == 7
     assert list(model_runner.branches) == [read, branch]
     assert close(model_runner.forward([branch])[0], alone(text)[-1])
     before = state(model_runner, [read, branch])
-    take_over(model_runner, branch)  # there is nothing more to take
+    reuse_computed(model_runner, branch)  # there is nothing more to reuse
     assert state(model_runner, [read, branch]) == before
     for each in (read, branch):
         model_runner.close(each)

@@ -58,12 +58,11 @@ def test_every_table_has_all_its_columns(name):
     """From results made by hand: every row has the same columns."""
     experiment = EXPERIMENTS[name]
     lab = SimpleNamespace(
-        is_tiny=True,
         values=(),
         variants=(),
         options=GenerateOptions(),
         mode="lr",
-        verifier_named=lambda name: None,
+        models=SimpleNamespace(verifier=lambda name: None),
     )
     counts = ("accepted", "judged", "target_passes", "draft_passes", "tokens")
     stats = dict.fromkeys(counts, 20)
@@ -83,7 +82,7 @@ def test_every_table_has_all_its_columns(name):
     ]
     baseline = next(run for run in runs if run.mode == "ar")
     results = [
-        WayResult(way, lab, summarise(run, baseline))
+        WayResult(way, summarise(run, baseline))
         for way, run in zip(ways, runs, strict=True)
     ]
     rows = experiment.rows(results)

@@ -91,7 +91,7 @@ def test_a_fit_to_the_published_pairs_needs_no_checkpoint(tmp_path, cli):
     interval = fitted["estimates"]["AUC"]
     assert interval["low"] < fitted["auc"] < interval["high"]
 
-    saved = [entry for _, entry in load_pairs(PUBLISHED)]
+    saved = load_pairs(PUBLISHED)
     texts = SheetTexts.of(saved)
     verifier = VerifierChoice(f"fitted:{fit}", texts).build(None)
     reads = Requires.TARGET_LOGPROBS | Requires.DRAFT_LOGPROBS

@@ -16,9 +16,8 @@ from tests_root import ROOT
 
 from lr.commands.run import OFFICIAL, RunCommand, RunModels
 from lr.errors import SettingError
-from lr.measure.running import engine_options, identified
+from lr.measure.running import identified
 from lr.measure.store import StorageError, Store
-from lr.options import GenerateOptions
 from lr.tiny import CHECKPOINTS
 
 SAMPLE = Path(__file__).with_name("aime_sample.jsonl")
@@ -115,7 +114,7 @@ def test_an_answer_without_all_its_files_is_answered_again(
     assert "0.json" not in read(tmp_path)
     cli(words)
     assert answers(3) <= read(tmp_path).keys()
-    assert all(read(tmp_path / "pairs")[name]["pairs"] for name in answers(3))
+    assert all((tmp_path / "pairs" / f"{name}l").stat().st_size for name in answers(3))
 
 
 @pytest.mark.parametrize(
@@ -145,11 +144,11 @@ def cuda(monkeypatch, count):
 @pytest.mark.parametrize(
     "count, target, draft", [(1, [0], 0), (2, [0], 1), (3, [0, 1], 2)]
 )
-def test_the_default_models_and_gpus(count, target, draft, monkeypatch):
+def test_the_default_models_and_gpus(count, target, draft, monkeypatch, capsys):
     cuda(monkeypatch, count)
-    models, note = RunModels().named("aime.jsonl")
+    models = RunModels().named("aime.jsonl")
     assert (models.model, models.draft_model, models.judge_model) == OFFICIAL
-    assert note is None
+    assert capsys.readouterr().err == ""
     places = models.devices()
     assert [device.index for device in places.target] == target
     assert places.draft.index == draft
@@ -158,7 +157,7 @@ def test_the_default_models_and_gpus(count, target, draft, monkeypatch):
 
 
 def test_the_papers_protocol_is_a_window_of_one_pair():
-    options = engine_options("lr", "acceptance", GenerateOptions(depth=4, width=3))
+    options = RunCommand(protocol="acceptance").options_in("lr")
     assert (options.schedule, options.depth, options.width) == ("paper", 1, 1)
 
 

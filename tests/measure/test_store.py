@@ -77,14 +77,14 @@ def test_a_full_disk_or_ctrl_c_leaves_every_file_whole(
     assert json.loads((tmp_path / "0.json").read_text()) == {"text": "first"}
 
 
-def test_a_new_folder_without_results_goes_again(tmp_path):
-    path = tmp_path / "run"
-    with Store.open(path, HEAD):
-        assert path.is_dir()
-    assert not path.exists()
+def test_a_new_folder_comes_with_its_first_file(tmp_path):
+    path = tmp_path / "above" / "run"
     with Store.open(path, HEAD) as store:
+        assert not path.parent.exists()
         store.write("0.json", {})
-    assert path.is_dir()
+        assert store.settings() == HEAD
+        with pytest.raises(SettingError, match="another process"):
+            Store.open(path, HEAD)
 
 
 def test_answers_of_an_unknown_run_are_not_continued(tmp_path):

@@ -14,12 +14,14 @@ from lr.measure.verifier_eval import (
     ReplayedVerdicts,
     auc,
     curve,
+    lines_of,
     load_pairs,
     quality,
     replay,
     swapped,
 )
 from lr.spec.verifiers.base import ExactVerifier, Pair
+from lr.spec.verifiers.named import LikelihoodVerifier
 from lr.types import Finish, Step, Verdict
 
 HALF = [True, False, True, False]
@@ -52,20 +54,25 @@ def test_quality_by_hand():
 def test_pairs_go_through_json(tmp_path):
     recorder = PairRecorder(ExactVerifier())
     [verdict] = recorder.judge([PAIR])
-    content = recorder.take([1, 2], Item(7, "?", Task.FREE))
-    assert content["pairs"][0]["context"] == (3, 4) and not recorder.seen
-    Store(tmp_path).write("pairs/7.json", content)
-    [(pair, saved)] = load_pairs(tmp_path)
-    assert pair == PAIR and saved.verdict == verdict
+    taken = recorder.take([1, 2], Item(7, "?", Task.FREE), str)
+    assert not recorder.seen
+    store = Store(tmp_path)
+    store.write("7.json", {})
+    store.write_lines("pairs/7.jsonl", lines_of(taken))
+    [saved] = load_pairs(tmp_path)
+    assert saved.problem == 7
+    assert saved.pair() == PAIR and saved.verdict == verdict
     with pytest.raises(SettingError, match="pairs"):
         load_pairs(tmp_path / "nowhere")
-    assert swapped([pair])[0].draft_step == pair.own_step
+    assert swapped([PAIR])[0].draft_step == PAIR.own_step
 
 
-def test_a_replay_needs_the_target_steps_of_its_verifier():
+def test_a_replay_needs_what_its_verifier_asks_for():
     assert len(replay(ExactVerifier(), [PAIR] * 7, batch=3).verdicts) == 7
-    with pytest.raises(SettingError, match="target"):
+    with pytest.raises(SettingError, match="own_step"):
         replay(ExactVerifier(), [Pair((1,), PAIR.draft_step)])
+    with pytest.raises(SettingError, match="logprobs"):
+        replay(LikelihoodVerifier(), [PAIR])
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +85,7 @@ def run(tmp_path_factory):
 
 
 def test_every_judged_pair_is_saved_with_its_answer(run):
-    prefixes = [list(pair.prefix) for pair, _ in load_pairs(run)]
+    prefixes = [list(pair.context) for pair in load_pairs(run)]
     for number in range(8):
         record = json.loads((run / f"{number}.json").read_text())
         size = len(record["full_tokens"]) - len(record["generation_tokens"])
@@ -102,6 +109,7 @@ def test_a_readers_labels_are_the_truth(run, tmp_path, cli):
     cli(f"verify {run} --sheet {sheet} --pairs_in_sheet 6")
     lines = [json.loads(line) for line in sheet.read_text().splitlines()]
     assert len(lines) == 6 and all(line["label"] is None for line in lines)
+    assert all(line["draft_text"] and line["logprobs"] for line in lines)
     labelled = [line | {"label": number < 3} for number, line in enumerate(lines)]
     sheet.write_text("\n".join(map(json.dumps, labelled)))
     cli(f"verify {sheet} --verifiers always never --json {tmp_path}/v.json")
@@ -112,14 +120,16 @@ def test_a_readers_labels_are_the_truth(run, tmp_path, cli):
 @pytest.mark.parametrize(
     "content",
     [
-        '{"question_id": 1, "prompt": [2], "pairs": 5}',
-        '{"question_id": 1, "prompt": "abc", "pairs": []}',
+        '{"context": [2]}',
+        '{"context": "abc"}',
+        "5",
         "[" * 100_000,
     ],
 )
 def test_damaged_pairs_are_refused(tmp_path, content):
     (tmp_path / "run" / "pairs").mkdir(parents=True)
-    tmp_path.joinpath("run", "pairs", "0.json").write_text(content)
+    tmp_path.joinpath("run", "0.json").write_text("{}")
+    tmp_path.joinpath("run", "pairs", "0.jsonl").write_text(content)
     tmp_path.joinpath("sheet.jsonl").write_text(content)
     for name in ("run", "sheet.jsonl"):
         with pytest.raises(SettingError, match="damaged"):

@@ -14,7 +14,7 @@ from attention_kit import TILES
 from model_kit import poisoned, random_model, runner_on
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lr.engine.runner import ModelRunner, Runners
+from lr.engine.runner import IdleRunners, ModelRunner
 from lr.errors import SettingError
 from lr.model.graphs import StepGraphs, record_eager
 from lr.model.qwen import CausalLM
@@ -131,13 +131,13 @@ def test_what_cannot_be_recorded_is_said():
 def test_the_block_for_padding_rows_is_not_lent(monkeypatch):
     monkeypatch.setattr(CausalLM, "replayable", True)
     monkeypatch.setattr("lr.model.graphs.recorder_for", lambda device: record_eager)
-    runners = Runners(MODEL)
+    runners = IdleRunners(MODEL)
     small = runners.lend(4)
-    runners.take_back(small)
+    runners.put_back(small)
     large = runners.lend(5)
     assert large is not small
     assert large.cache.pool.num_free == 5
-    runners.take_back(large)
+    runners.put_back(large)
     assert runners.lend(5) is large
 
 

@@ -23,7 +23,7 @@ LARGER = {
 def few_bits(kind, weight):
     """A quantised matrix."""
     matrix = kind(*weight.shape, None)
-    matrix.take(0, weight)
+    matrix.quantise_rows(0, weight)
     return matrix
 
 

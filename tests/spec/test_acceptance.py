@@ -32,6 +32,7 @@ from lr.spec.acceptance import (
     follow,
     pick,
 )
+from lr.spec.checks import VariantError
 from lr.spec.proposal import EMPTY, ROOT, Proposal
 from lr.spec.sampling import sample
 from lr.spec.variant import Variant
@@ -204,7 +205,7 @@ def test_shared_noise_agrees_as_the_closed_form_says(kind):
     ],
 )
 def test_a_proposal_that_does_not_fit_is_refused(tokens, parents, q):
-    with pytest.raises(AssertionError, match="expected"):
+    with pytest.raises(VariantError, match="expected"):
         Proposal(tokens, parents, q)
 
 

@@ -14,7 +14,6 @@ from lr.spec.acceptance import follow
 from lr.spec.drafters import (
     LookupDrafter,
     ModelDrafter,
-    OwnBranches,
     TreeDrafter,
     draft_key,
 )
@@ -130,7 +129,9 @@ def test_a_tree_has_the_likeliest_tokens_at_every_node():
 
 def test_a_shared_tree_begins_with_the_draw_itself():
     sampling = SamplingParams(1.0)
-    drafter = TreeDrafter(runner_on(PROPOSER), sampling, (2, 2), Coupling.SHARED)
+    drafter = TreeDrafter(
+        runner_on(PROPOSER), sampling, Coupling.SHARED, branching=(2, 2)
+    )
     question = context([5, 6, 7])
     [tree] = drafter.propose([question], 8)
     drawn = []
@@ -147,7 +148,7 @@ def test_every_drafter_keeps_the_contract(name):
 
     def make(setup):
         drafter = DRAFTERS[name](setup.sampling)
-        if isinstance(drafter, OwnBranches):
+        if isinstance(drafter, ModelDrafter):
             drafter.runner = setup.runner
         return drafter
 

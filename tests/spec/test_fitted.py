@@ -195,7 +195,7 @@ GOOD = {
         ({"signals": {"length": {"weight": 1.0, "mean": 0.0, "scale": 0}}}, "scale"),
         ({"signals": ["length"]}, "fitted"),
         ({"intercept": "high"}, "intercept"),
-        ({"intercept": math.nan}, "intercept"),
+        ({"intercept": math.nan}, "fitted"),  # no JSON
         ({"threshold": 2.0}, "threshold"),
         ({"threshold": None}, "threshold"),
     ],

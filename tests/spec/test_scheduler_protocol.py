@@ -10,6 +10,7 @@ from lr.spec.protocol import (
     Judged,
     Limits,
     NodeId,
+    ProtocolError,
     Schedule,
     SchedulerConfig,
     Targeted,
@@ -51,7 +52,7 @@ def some_run():
 )
 def test_impossible_events_raise_and_change_nothing(event):
     run, twin = some_run(), some_run()
-    with pytest.raises(AssertionError):
+    with pytest.raises(ProtocolError):
         run.tell(event)
     assert run.run() == twin.run() and run.turns == twin.turns
 
@@ -64,16 +65,16 @@ def test_the_event_of_cancelled_work_comes_at_most_once():
     late = Targeted(GRANDCHILD, A_STEP)
     assert Cancel(Work(WorkKind.TARGET, GRANDCHILD)) in rejected.commands
     assert run.tell(late).commands == ()
-    with pytest.raises(AssertionError):
+    with pytest.raises(ProtocolError):
         run.tell(late)
 
 
 def test_start_comes_first_and_once():
     scheduler = LookaheadScheduler(SchedulerConfig(Limits(9)))
-    with pytest.raises(AssertionError):
+    with pytest.raises(ProtocolError):
         scheduler.handle(Targeted(ROOT, A_STEP))
     scheduler.start()
-    with pytest.raises(AssertionError, match="start"):
+    with pytest.raises(ProtocolError, match="start"):
         scheduler.start()
 
 

@@ -12,7 +12,7 @@ from lr.types import Origin
 from lr.variants.kit.check import CHECK_QUESTIONS, check_answers, check_parts
 from lr.variants.kit.findings import EOS, VOCAB_SIZE
 from lr.variants.loading import VARIANTS, load_variant
-from lr.watch.trace.record import trace_of
+from lr.watch.trace.file import trace_of
 from lr.watch.words import setting_of
 
 

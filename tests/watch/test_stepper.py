@@ -8,7 +8,7 @@ from watch_kit import QUESTION, live_session, script_session, scripted, tiny_rea
 from lr.spec.protocol import Drafted, Emit, Judged, Targeted
 from lr.watch.stepper.live import LiveSource
 from lr.watch.stepper.session import FORCED, Session, Source, StepperError, is_forced
-from lr.watch.trace.record import trace_of
+from lr.watch.trace.file import trace_of
 from lr.watch.trace.state import State, apply_event
 
 BOTH = pytest.mark.parametrize("live", ["lr", "lr+sd"], indirect=True)

@@ -18,9 +18,9 @@ from lr.watch.trace.file import (
     pieces_of,
     read_trace,
     trace_lines,
+    trace_of,
     write_trace,
 )
-from lr.watch.trace.record import trace_of
 from lr.watch.trace.state import state_at
 
 QUESTION = "At first Ann has 7 coins. How many coins does Ann have?"
@@ -153,7 +153,7 @@ def test_the_command_checks_a_trace(tmp_path, cli):
 
 def test_reading_needs_no_torch():
     program = (
-        "import sys, lr.commands.trace, lr.watch.trace.record; "
+        "import sys, lr.commands.trace, lr.watch.trace.file; "
         "assert 'torch' not in sys.modules"
     )
     assert python("-c", program).returncode == 0

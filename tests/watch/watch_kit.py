@@ -21,8 +21,7 @@ from lr.tiny.language import Split, problem
 from lr.watch.scripted import ScriptedRun, TextScript, scripted_trace
 from lr.watch.stepper.live import LiveSource
 from lr.watch.stepper.session import ScriptSource, Session
-from lr.watch.trace.file import TraceFile, write_trace
-from lr.watch.trace.record import trace_of
+from lr.watch.trace.file import TraceFile, trace_of, write_trace
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = (

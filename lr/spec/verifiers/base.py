@@ -17,6 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Flag, auto
+from functools import partial
 from typing import Any, TypeVar
 
 from lr.kvcache.branch import common_length
@@ -155,9 +156,9 @@ class ExactVerifier(Verifier):
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
         verdicts = []
-        for draft, target in (
-            (pair.draft_step.tokens, pair.target_step.tokens) for pair in pairs
-        ):
+        for pair in pairs:
+            draft = pair.draft_step.tokens
+            target = pair.target_step.tokens
             differ = f"tokens differ from offset {common_length(draft, target)} on"
             same = draft == target  # eos is a token, and counts
             verdicts.append(Verdict(same, why="equal tokens" if same else differ))
@@ -232,8 +233,18 @@ def unless_equal(
         same = target.casefold() == draft.casefold()
         equal = Verdict(True, "equal text", 1.0) if same else None
         verdicts.append(unseen_difference(pair, decode) or equal)
+    return completed(verdicts, pairs, judge)
+
+
+def completed(
+    verdicts: Sequence[Verdict | None],
+    pairs: Sequence[Pair],
+    judge: Callable[[Sequence[Pair]], list[Verdict]],
+) -> list[Verdict]:
+    """The verdicts on these pairs. Where there is none yet, `judge` decides, in one
+    batch."""
     open_pairs = [pair for pair, v in zip(pairs, verdicts, strict=True) if not v]
-    judged = iter(judge(open_pairs) if open_pairs else ())  # one batch
+    judged = iter(judge(open_pairs) if open_pairs else ())
     return [verdict or next(judged) for verdict in verdicts]
 
 
@@ -250,6 +261,4 @@ def verdicts_of(verifier: Verifier, pairs: Sequence[Pair]) -> list[Verdict]:
 def verify(verifier: Verifier, pairs: Sequence[Pair]) -> list[Verdict]:
     """V(ŝ, s) of each pair of two steps: by how they end, if that is enough."""
     by_form = [verdict_by_form(pair.draft_step, pair.target_step) for pair in pairs]
-    unclear = [pairs[i] for i, verdict in enumerate(by_form) if not verdict]
-    judged = iter(verdicts_of(verifier, unclear))
-    return [verdict or next(judged) for verdict in by_form]
+    return completed(by_form, pairs, partial(verdicts_of, verifier))

@@ -8,13 +8,14 @@ requires: if none of them looks at the target's step, the target need not write 
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import compress
 from pathlib import Path
 from statistics import fmean
+from typing import Annotated
+
+import msgspec
 
 from lr.errors import SettingError
 from lr.spec.numbers import numbers_in, word_cosine
@@ -24,11 +25,12 @@ from lr.spec.verifiers.base import (
     Pair,
     Requires,
     Verifier,
+    completed,
     texts_of,
     verdicts_of,
 )
 from lr.spec.verifiers.judge import at_least
-from lr.types import Finish, Role, Verdict, is_number, require
+from lr.types import Finish, Role, Verdict, require
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,7 @@ class Weight:
 
     weight: float
     mean: float
-    scale: float
+    scale: Annotated[float, msgspec.Meta(gt=0)]  # it divides
 
 
 @dataclass(frozen=True)
@@ -113,33 +115,16 @@ class Fit:
     def load(cls, path: Path) -> Fit:
         """From a file. Raises `SettingError` that names the field that is wrong."""
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-            signals = {
-                name: Weight(**weight) for name, weight in content["signals"].items()
-            }
-            fit = cls(**{**content, "signals": signals})
-        except (
-            OSError,
-            ValueError,
-            LookupError,
-            TypeError,
-            AttributeError,
-            RecursionError,
-        ) as error:
+            fit = msgspec.json.decode(path.read_bytes(), type=cls)
+        except (OSError, msgspec.MsgspecError, RecursionError) as error:
             raise SettingError(
                 f"{path} is no fitted verifier ({type(error).__name__}: {error}); "
                 f"make one with lr verify PAIRS --fit {path}."
             ) from error
-        numbers = {"intercept": fit.intercept, "threshold": fit.threshold}
-        for name, weight in signals.items():
-            known = name in SIGNALS or name in SCORES
-            names = ", ".join([*SIGNALS, *SCORES])
-            require(known, f"a signal in {path}", name, f"one of {names}")
-            numbers |= {f"{name}: {k}": v for k, v in vars(weight).items()}
-        for name, value in numbers.items():
-            fits = is_number(value) and math.isfinite(value)
-            fits = fits and (value > 0 or not name.endswith(": scale"))  # it divides
-            require(fits, f"{name} in {path}", value, "a finite number (a scale: > 0)")
+        names = (*SIGNALS, *SCORES)
+        for name in fit.signals:
+            expected = f"one of {', '.join(names)}"
+            require(name in names, f"a signal in {path}", name, expected)
         return fit
 
     def content(self, about: Mapping[str, object]) -> dict[str, object]:
@@ -184,11 +169,16 @@ class FittedVerifier(Verifier):
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
         asks_draft = Requires.DRAFT_LOGPROBS in self.requires
-        drawn = [not asks_draft or bool(pair.logs(Role.DRAFT)) for pair in pairs]
-        known = list(compress(pairs, drawn))  # a step source gives no log q
-        rows = iter(values_of(self.fit.signals, known, self.decode, self.scorers))
         unknown = Verdict(False, "no model drew the draft step", failed=True)
-        return [self.verdict(next(rows)) if drew else unknown for drew in drawn]
+        # a step source gives no log q
+        given = [asks_draft and not pair.logs(Role.DRAFT) for pair in pairs]
+        verdicts = [unknown if each else None for each in given]
+        return completed(verdicts, pairs, self.compare)
+
+    def compare(self, pairs: Sequence[Pair]) -> list[Verdict]:
+        """The verdicts by the signals."""
+        rows = values_of(self.fit.signals, pairs, self.decode, self.scorers)
+        return [self.verdict(row) for row in rows]
 
     def verdict(self, values: Mapping[str, float]) -> Verdict:
         """The verdict, with the signals as its reason."""

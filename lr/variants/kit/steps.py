@@ -18,10 +18,11 @@ import torch
 from lr.rng import Stream
 from lr.spec.checks import check_bool, check_choice, check_number, check_steps
 from lr.spec.protocol import Limits, Schedule, SchedulerConfig
-from lr.spec.variant import Controller, Place, Progress, StepSource
+from lr.spec.variant import Controller, Place, StepSource
 from lr.spec.verifiers.base import Pair, Requires, Verifier, verdicts_of
 from lr.spec.write import Segmenter, TokenBytes
 from lr.theory.step_law import largest_difference, step_law
+from lr.trace import Progress
 from lr.types import Finish, Step, Verdict
 from lr.variants.kit.findings import EOS, VOCAB_SIZE, Findings, same_everywhere
 from lr.variants.kit.tokens import EXACT, HIDDEN_SIZE, random_rows

@@ -246,11 +246,10 @@ def rounds_of(drafter: Drafter, numbers: Sequence[int]) -> list[Any]:
             offset = len(branch.tokens) - len(TEXTS[i])
             draws = Draws(Stream.root(9).fold_in(i), offset)
             contexts.append(Context(branch, limit, draws))
-        ends = speculate(target, SAMPLINGS[0], speculation, contexts, detailed=True)
+        ends = speculate(target, SAMPLINGS[0], speculation, contexts)
         for rounds, end in zip(proposed, ends, strict=True):
-            assert end.detail is not None
-            tokens = end.detail.draft_tokens
-            proposal = [(token.token, token.parent) for token in tokens]
+            nodes = end.proposal
+            proposal = [*zip(nodes.tokens, nodes.parents, strict=True)]
             rounds += end.tokens if drafter.memory else [proposal]
     drafter.forget(branches)
     # Every round writes a token, or more if the drafts are good.

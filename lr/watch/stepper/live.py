@@ -31,8 +31,7 @@ from lr.spec.variant import Variant
 from lr.trace import Ended, Trace
 from lr.types import Role, Verdict
 from lr.watch.stepper.session import Source, StepperError, verdict_of
-from lr.watch.trace.file import Record, TraceFile
-from lr.watch.trace.record import header_of
+from lr.watch.trace.file import Record, TraceFile, header_of
 
 
 class SteppedAnswer(Answer):
@@ -40,8 +39,8 @@ class SteppedAnswer(Answer):
 
     forced: dict[str, bool]
 
-    def take_verdict(self, node: NodeId, verdict: Verdict) -> None:
-        super().take_verdict(node, verdict_of(self.forced, str(node), verdict))
+    def report_verdict(self, node: NodeId, verdict: Verdict) -> None:
+        super().report_verdict(node, verdict_of(self.forced, str(node), verdict))
 
 
 class LiveSource(Source):
@@ -179,7 +178,6 @@ def fork_tables(
     twin = copy.copy(recorder)
     twin.trace = trace
     twin.numbers = dict(recorder.numbers)
-    twin.sizes = dict(recorder.sizes)
     twin.nodes = {}
     runner.cache.observer = twin
     forks = {table: runner.cache.fork(table) for table in recorder.numbers}

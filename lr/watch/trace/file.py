@@ -1,4 +1,9 @@
-"""Trace files: JSON lines, a header and then one event per line. Write one, read one.
+"""Trace files: JSON lines, a header and then one event per line. Make one of an answer,
+write one, read one.
+
+    answer = reasoner.run(question, detailed=True)
+    answer.finish()
+    write_trace("trace.jsonl", trace_of(answer))
 
     trace = read_trace("trace.jsonl")
     trace.header.depth, len(trace.records)
@@ -8,26 +13,33 @@
 A line holds the fields of the event's class (`lr/trace.py`, `spec/protocol.py`), its
 time and the name of its kind (`RECORD_KINDS`); msgspec checks the types on reading.
 docs/trace.md describes the format, its versions, and how a file that was cut short is
-read. Any other fault raises `TraceError` with the number of the line. Read next:
-`state.py`."""
+read. Any other fault raises `TraceError` with the number of the line. Imports no torch.
+Read next: `state.py`."""
+
+from __future__ import annotations
 
 import codecs
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import msgspec
 
+from lr import __version__
 from lr import trace as events
 from lr.engine import recorder as cache
 from lr.errors import LRError
+from lr.kvcache.branch import BLOCK_SIZE
 from lr.spec import protocol as messages
-from lr.trace import RunEvent, Stats, stats_of
+from lr.trace import Ended, RunEvent, Stats, stats_of
 from lr.types import Step
+
+if TYPE_CHECKING:
+    from lr.engine.answer import Answer
 
 FORMAT, VERSION = "lr trace", 5
 RECORD_KINDS: dict[str, type] = {
@@ -44,7 +56,7 @@ RECORD_KINDS: dict[str, type] = {
     "cut": cache.BranchCut,
     "close": cache.BranchClosed,
     "hold": cache.BranchHolds,
-    "end": events.Ended,
+    "end": Ended,
 }
 KIND_OF = {event_class: name for name, event_class in RECORD_KINDS.items()}
 TraceEvent = RunEvent | cache.CacheEvent
@@ -163,6 +175,53 @@ def _tokens(value: Any) -> Iterator[int]:
                 yield content
             else:
                 yield from _tokens(content)
+
+
+# Of an answer on models
+
+
+def header_of(answer: Answer) -> Header:
+    """The header of an answer's trace."""
+    question = answer.question
+    options = question.options
+    caches = ["target"]  # their names, as the recorder gives them
+    caches += ["draft"] * options.looks_ahead
+    overlaps = options.driver == "overlapped"
+    if options.drafts_tokens and (overlaps or not options.looks_ahead):
+        caches.append("drafter")
+    size = {"blocks": question.num_blocks or question.blocks, "block_size": BLOCK_SIZE}
+    facts = ["target", "device", "dtype"]
+    facts += ["draft"] * bool(options.needs_draft)
+    facts += ["judge"] * options.looks_ahead
+    models: dict[str, str | None] = {
+        key: value for key, value in question.models.items() if key in facts
+    }
+    variant = question.variant
+    return Header(
+        driver=options.driver if options.looks_ahead else "plain",
+        mode=question.mode,
+        schedule=options.schedule,
+        depth=options.depth,
+        width=options.width,
+        models=models,
+        verifier=question.models.get("verifier") if options.looks_ahead else None,
+        variant=variant.name,
+        replaced=[part.field for part in variant.replaced],
+        options=asdict(options),
+        question=question.text,
+        caches=dict.fromkeys(caches, size),
+        lr=__version__,
+    )
+
+
+def trace_of(answer: Answer, failure: str = "") -> TraceFile:
+    """The trace of an answer, as read from its file. `failure`: what ended the run early,
+    else ""."""
+    events = list(answer.trace.events)
+    last = max((time for time, _ in events), default=0.0)  # when the answer ended
+    events.append((last, Ended(done=not failure, why=failure)))
+    records = records_of(events, answer.question.codec.token_bytes)
+    return TraceFile(header_of(answer), records)
 
 
 # Writing
