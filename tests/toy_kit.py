@@ -79,10 +79,9 @@ def writer(
     *,
     temperature=0.0,
     seed=0,
-    trace=None,
 ):
     """A writer on a runner of its own."""
-    trace = Trace() if trace is None else trace
+    trace = Trace()
 
     def saw(branches, tokens, seconds):
         trace.record(ForwardPass(role, branches, tokens, seconds))

@@ -57,8 +57,8 @@ class Watched:
         return logits
 
 
-def step(text, finish=Finish.BOUNDARY):
-    return Step(tuple(codec().encode(text + "\n\n")), finish)
+def step(text):
+    return Step(tuple(codec().encode(text + "\n\n")), Finish.BOUNDARY)
 
 
 def pair(draft, target=None, *, prefix="How many coins?"):

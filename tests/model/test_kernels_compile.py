@@ -84,7 +84,7 @@ def test_the_attention_kernel_compiles(rows, h, k, d, dtype, sm):
     arguments = dict.fromkeys(("q", "keys", "values"), data)
     arguments |= {"out": "*fp32", "lses": "*fp32", "positions": "*i64", "scale": "fp32"}
     arguments |= dict.fromkeys(("borders", "owners", "tables"), "*i32")
-    arguments |= dict.fromkeys(("q_row", "q_head", "kv_slot", "kv_head"), "i32")
+    arguments |= dict.fromkeys("q_row q_head kv_slot kv_head".split(), "i32")
     arguments |= dict.fromkeys(("splits", "split_rows", "table_row"), "i32")
     sizes = block_sizes(rows * h // k, d, dtype)
     constants = {"H": h, "GROUP": h // k, "D": d, "PAGE": 16, **sizes}
@@ -123,6 +123,6 @@ def test_the_fused_kernels_compile(dtype, sm):
     add, norm = {"E": 5120, "BLOCK": 8192, "num_warps": 8}, "x y weight total normed"
     check(fused._add_norm, norm, eps, **add)
     check(fused._silu_mul, "gate_up out", {}, WIDTH=25600, BLOCK=1024)
-    strides = dict.fromkeys(("k_row", "v_row", "kv_slot", "kv_head"), "i32")
+    strides = dict.fromkeys("k_row v_row kv_slot kv_head".split(), "i32")
     others = strides | {"slots": "*i64"}
     check(fused._store, "k v keys values", others, SIZE=1024, D=128, BLOCK=1024)

@@ -115,15 +115,9 @@ def test_absent_keys_mean_what_they_mean_to_transformers(tmp_path, kind):
     """
     model = hf_model(kind, **({"head_dim": 128} if kind == "qwen3" else {}))
     model.save_pretrained(tmp_path)
-    absent = (
-        "head_dim",
-        "rope_parameters",
-        "rms_norm_eps",
-        "tie_word_embeddings",
-        "hidden_act",
-        "attention_bias",
-    )
-    edit_json(tmp_path / "config.json", **dict.fromkeys(absent), layer_types=None)
+    absent = "head_dim rope_parameters rms_norm_eps tie_word_embeddings".split()
+    absent += "hidden_act attention_bias layer_types".split()
+    edit_json(tmp_path / "config.json", **dict.fromkeys(absent))
     reread = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float64)
     assert_parity(reread, tmp_path)
 

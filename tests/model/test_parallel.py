@@ -87,15 +87,10 @@ def test_what_nobody_holds_ends_on_all_ranks():
         runner = runner_on(model)
         runner.forward([runner.open([5])])
         gc.collect()
-        assert list(other_ranks(model).caches) == [runner.cache]
+        assert list(model.others.caches) == [runner.cache]
     del model, runner
     gc.collect()
     assert not active_children()
-
-
-def other_ranks(model):
-    assert model.others is not None
-    return model.others
 
 
 def feed_for_ever(model, strike=None):
@@ -113,10 +108,10 @@ def feed_for_ever(model, strike=None):
 
 def test_a_killed_rank_ends_the_run_with_its_number():
     model = load_parallel("tiny-target", [CPU] * 4)
-    victim = other_ranks(model).processes[1]
+    victim = model.others.processes[1]
     started = time.monotonic()
     with pytest.raises(WorkerError, match=r"rank 2 .* code -9"):
-        feed_for_ever(model, lambda: os.kill(victim.pid or 0, signal.SIGKILL))
+        feed_for_ever(model, lambda: os.kill(victim.pid, signal.SIGKILL))
     assert time.monotonic() - started < LIMIT
     assert not active_children(), "no rank is left"
     with pytest.raises(WorkerError, match="load it again"):  # from now on

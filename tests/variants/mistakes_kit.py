@@ -22,8 +22,6 @@ from lr.spec.variant import Controller, StepSource, Variant
 from lr.spec.verifiers.base import Requires, Verifier
 from lr.types import Coupling, Verdict
 
-LOGPROBS = Requires.TARGET_LOGPROBS
-BOTH = Requires.TARGET_STEP | LOGPROBS
 NUMBERS = count(1)
 STORE = {}
 KEPT = []
@@ -41,7 +39,7 @@ class Like(Verifier):
     """The correct verifier that most of these spoil."""
 
     name = "like"
-    requires = LOGPROBS
+    requires = Requires.TARGET_LOGPROBS
 
     def judge(self, pairs):
         return [self.verdict(pair) for pair in pairs]
@@ -55,17 +53,16 @@ def verifier(**members):
     return Variant(derived(Like, **members)())
 
 
-def verdicts(verdict, requires=LOGPROBS, **members):
+def verdicts(verdict, **members):
     """A verifier that judges each pair by `verdict`."""
     return verifier(
         judge=lambda self, pairs: [verdict(pair) for pair in pairs],
-        requires=requires,
         **members,
     )
 
 
-def accepts(rule, requires=LOGPROBS):
-    return verdicts(lambda pair: Verdict(rule(pair), "x"), requires)
+def accepts(rule):
+    return verdicts(lambda pair: Verdict(rule(pair), "x"))
 
 
 def keep_the_pair(pair):

@@ -11,12 +11,12 @@ import sys
 
 import pytest
 from tests_root import ROOT
-from watch_kit import QUESTION, as_file, script_session, scripted, talk
+from watch_kit import QUESTION, script_session, scripted, talk
 
 from lr.reasoner import Reasoner
 from lr.watch.stepper.live import LiveSource
 from lr.watch.stepper.session import Session
-from lr.watch.trace.file import read_trace
+from lr.watch.trace.file import read_trace, write_trace
 
 
 def test_a_walk_with_a_forced_verdict(tmp_path):
@@ -56,7 +56,7 @@ def test_nonsense_gets_one_sentence_and_changes_nothing(line, word):
 def test_a_cache_that_is_full_is_said_and_nothing_is_lost():
     reasoner = Reasoner(verifier="oracle", num_blocks=8)
     session = Session(LiveSource(reasoner, QUESTION, {"depth": 3, "seed": 1}))
-    shown = talk(session, ["z", "b", "z", "c"])
+    shown = talk(session, "z b z c".split())
     assert shown.count("! the KV cache is full") == 2
     assert 0 < session.active.place == len(session.active.records)
     assert not session.active.over
@@ -88,7 +88,8 @@ def test_the_program_on_the_page_does_what_it_says(capsys):
 def test_at_a_terminal_the_screen_is_redrawn_and_ctrl_c_ends(tmp_path):
     import pty
 
-    trace = as_file(scripted(), tmp_path / "run.jsonl")
+    trace = tmp_path / "run.jsonl"
+    write_trace(trace, scripted())
     screen, terminal = pty.openpty()
     environment = {k: v for k, v in os.environ.items() if k != "NO_COLOR"}
     environment |= {"TERM": "xterm-256color", "COLUMNS": "80", "LINES": "24"}

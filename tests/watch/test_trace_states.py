@@ -13,9 +13,7 @@ from lr.watch.scripted import ScriptedRun, TextScript, scripted_trace, shuffled,
 from lr.watch.trace.file import parse_trace, trace_lines
 from lr.watch.trace.state import state_at
 
-SCRIPT = TextScript(
-    ["a.", "b.", "c.", "d.", "e$"], ["A.|x.", "x.|B.", "C.|y.", "|D.", "E$"]
-)
+SCRIPT = TextScript("a. b. c. d. e$".split(), "A.|x. x.|B. C.|y. |D. E$".split())
 
 
 def tree(root):

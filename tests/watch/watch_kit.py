@@ -21,7 +21,7 @@ from lr.tiny.language import Split, problem
 from lr.watch.scripted import ScriptedRun, TextScript, scripted_trace
 from lr.watch.stepper.live import LiveSource
 from lr.watch.stepper.session import ScriptSource, Session
-from lr.watch.trace.file import TraceFile, trace_of, write_trace
+from lr.watch.trace.file import TraceFile, trace_of
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = (
@@ -67,7 +67,7 @@ def run_of(targets, drafts, depth, width=1):
 def scripted():
     """Width 2, with an accepted step, a correction and much that is cancelled."""
     drafts = ["A.|x.", "x.|B.", "y.|z.", "D.", "E$"]
-    return run_of(["a.", "b.", "c.", "d.", "e$"], drafts, depth=3, width=2)
+    return run_of("a. b. c. d. e$".split(), drafts, depth=3, width=2)
 
 
 @cache
@@ -113,14 +113,8 @@ def nasty():
     return TraceFile(header, trace.records, [NASTY])
 
 
-def as_file(trace, path):
-    """Write a trace to `path`, which is given back."""
-    write_trace(path, trace)
-    return path
-
-
 QUESTION = "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many coins does Ben have?"
-SCRIPT = TextScript(["a.", "b.", "c.", "d$"], ["A.", "x.", "C.", "D$"])
+SCRIPT = TextScript("a. b. c. d$".split(), "A. x. C. D$".split())
 """The draft writes in capitals; its step 1 is not the target's."""
 
 
