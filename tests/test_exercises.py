@@ -3,11 +3,10 @@ exercises say what to write, collected mistakes fail and are named, and so are a
 student's wrong answers.
 """
 
-import subprocess
 import sys
 
 import pytest
-from tests_root import ROOT
+from tests_root import ROOT, python
 
 FOLDER = ROOT / "notebooks" / "exercises"
 NAMES = sorted(path.stem for path in (FOLDER / "solutions").glob("*.py"))
@@ -145,12 +144,6 @@ def test_an_endless_loop_is_a_sentence(grader, tmp_path, monkeypatch):
 def test_the_command_line_has_no_traceback_and_names_the_file(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text("def accept_prob(p, q):\n    return [][0]\n", "utf-8")
-    script = str(FOLDER / "grade.py")
-    done = subprocess.run(
-        [sys.executable, script, "residual", "--file", str(path)],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-    )
+    done = python(FOLDER / "grade.py", "residual", "--file", path, cwd=ROOT)
     assert done.returncode == 1 and "Traceback" not in done.stdout + done.stderr
     assert "IndexError in line 2" in done.stdout and f"--file {path}" in done.stdout

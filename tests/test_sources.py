@@ -10,7 +10,7 @@ import tokenize
 from collections import Counter
 
 import pytest
-from tests_root import ROOT
+from tests_root import ROOT, blocks
 
 PACKAGE = sorted((ROOT / "lr").rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
@@ -187,17 +187,8 @@ def test_no_state_at_module_level():
     for path in PACKAGE:
         tree = parsed(path)
         assert not any(isinstance(node, ast.Global) for node in ast.walk(tree)), path
-        for node in tree.body:
-            if isinstance(node, (ast.Assign, ast.AnnAssign)):
-                targets = getattr(node, "targets", [getattr(node, "target", None)])
-                names = [
-                    name.id
-                    for target in targets
-                    for name in ast.walk(target)
-                    if isinstance(name, ast.Name)
-                ]
-                constants = all(re.match(r"_?[A-Z]|__\w+__$", name) for name in names)
-                assert constants, f"{path}: {names}"
+        for name in [name for node in tree.body for name in assigned(node)]:
+            assert re.match(r"_?[A-Z]|__\w+__$", name), f"{path}: {name}"
 
 
 def test_a_name_means_one_thing():
@@ -211,16 +202,22 @@ def test_a_name_means_one_thing():
     assert not {name: paths for name, paths in files.items() if len(paths) > 1}
 
 
+def assigned(statement):
+    """The names that a statement gives values."""
+    if not isinstance(statement, ast.Assign | ast.AnnAssign):
+        return []
+    targets = getattr(statement, "targets", [getattr(statement, "target", None)])
+    parts = [part for target in targets for part in ast.walk(target)]
+    return [part.id for part in parts if isinstance(part, ast.Name)]
+
+
 def defined(module):
     """The public names of a module."""
     names = []
     for node in module.body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef):
             names.append(node.name)
-        elif isinstance(node, ast.Assign | ast.AnnAssign):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            parts = [part for target in targets for part in ast.walk(target)]
-            names += [part.id for part in parts if isinstance(part, ast.Name)]
+        names += assigned(node)
     return [name for name in names if name != "T" and not name.startswith("_")]
 
 
@@ -276,8 +273,7 @@ def resolves(dotted):
 
 
 def test_readme_example_runs(capsys):
-    readme = (ROOT / "README.md").read_text("utf-8")
-    [example] = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+    [example] = blocks("README.md")
     exec(compile(example, "README.md", "exec"), {"__name__": "readme"})
     shown = capsys.readouterr().out
     assert "answer: " in shown and "correction" in shown and "accepted" in shown

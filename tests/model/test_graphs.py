@@ -32,69 +32,60 @@ def replaying(recorder=record_eager, rows=(1, 2, 4, 8)):
     return runner, runner.graphs
 
 
-class Pair:
-    """The same branches on two runners: one as ever, one that replays. Every forward is
-    compared, hidden states too."""
-
-    def __init__(self):
-        plain = runner_on(MODEL, num_blocks=80)
-        replays, self.graphs = replaying()
-        self.runners = [poisoned(plain), poisoned(replays)]
-        self.branches = []
-
-    def each(self, act, i, *arguments):
-        """Do the same to branch i of both."""
-        pairs = zip(self.runners, self.branches[i], strict=True)
-        return [act(runner, branch, *arguments) for runner, branch in pairs]
-
-    def forward(self, chosen, wanted):
-        results = []
-        for side, runner in enumerate(self.runners):
-            branches = [self.branches[i][side] for i in chosen]
-            results.append(runner.forward(branches, wanted))
-        for plain, replayed in zip(*results, strict=True):
-            torch.testing.assert_close(replayed, plain, rtol=0, atol=1e-11)
-
-
 @pytest.mark.parametrize("seed", range(6))
 def test_replayed_forwards_are_the_ordinary_ones(seed):
-    """Branches open, fork, rewind and close at random between batches of every size,
-    those that are too large included.
+    """The same branches on two runners, one of which replays, open, fork, rewind and
+    close at random between batches of every size, those that are too large included.
     """
-    chance, pair = random.Random(seed), Pair()
-    branches = pair.branches
+    chance = random.Random(seed)
+    plain = poisoned(runner_on(MODEL, num_blocks=80))
+    replays, graphs = replaying()
+    runners = [plain, poisoned(replays)]
+    branches = []  # one of each runner
 
     def tokens(count):
         return [chance.randrange(V) for _ in range(count)]
+
+    def both(act, i, *arguments):
+        pairs = zip(runners, branches[i], strict=True)
+        return [act(runner, branch, *arguments) for runner, branch in pairs]
+
+    def forward(chosen, wanted):
+        results = [
+            runner.forward([branches[i][side] for i in chosen], wanted)
+            for side, runner in enumerate(runners)
+        ]
+        for expected, replayed in zip(*results, strict=True):
+            torch.testing.assert_close(replayed, expected, rtol=0, atol=1e-11)
 
     for _ in range(40):
         act = chance.random()
         if act < 0.25 or not branches:
             prompt = tokens(chance.randint(1, 5))
-            branches.append([runner.open(prompt) for runner in pair.runners])
-            pair.forward([len(branches) - 1], "last")
+            branches.append([runner.open(prompt) for runner in runners])
+            forward([len(branches) - 1], "last")
         i = chance.randrange(len(branches))
         if 0.25 < act < 0.4 and len(branches) < 7:
-            branches.append(pair.each(ModelRunner.fork, i))
+            branches.append(both(ModelRunner.fork, i))
         elif 0.4 < act < 0.5 and len(branches) > 1:
-            pair.each(ModelRunner.close, i)
+            both(ModelRunner.close, i)
             del branches[i]
         elif 0.5 < act < 0.6:
-            pair.each(ModelRunner.rewind, i, chance.randint(1, len(branches[i][0])))
+            both(ModelRunner.rewind, i, chance.randint(1, len(branches[i][0])))
         chosen = chance.sample(range(len(branches)), chance.randint(1, len(branches)))
         for i in chosen:
             new = tokens(chance.choice([1, 1, 1, 3]))
             for branch in branches[i]:
                 branch.extend(new)
-        pair.forward(chosen, chance.choice(["last", "all", [1] * len(chosen)]))
-    assert len(pair.graphs._recordings) > 2
+        forward(chosen, chance.choice(["last", "all", [1] * len(chosen)]))
+    assert len(graphs._recordings) > 2
     for i in range(len(branches)):
-        pair.each(ModelRunner.close, i)
-    pools = [runner.cache.pool for runner in pair.runners]
-    assert [pool.num_used for pool in pools] == [0, 1]  # the padding block
+        both(ModelRunner.close, i)
+    assert plain.cache.pool.num_used == 0
+    assert replays.cache.pool.num_used == 1  # the padding block
     for _ in range(2):
-        pair.runners[1].end()
-    assert pools[1].num_used == 0
+        replays.end()
+    assert replays.cache.pool.num_used == 0
 
 
 @pytest.mark.parametrize("prompts", [1, 3])

@@ -5,12 +5,11 @@ a pipe and at a terminal.
 import contextlib
 import io
 import os
-import re
 import subprocess
 import sys
 
 import pytest
-from tests_root import ROOT
+from tests_root import ROOT, blocks
 from watch_kit import QUESTION, script_session, scripted, talk
 
 from lr.reasoner import Reasoner
@@ -66,8 +65,7 @@ def test_a_cache_that_is_full_is_said_and_nothing_is_lost():
 
 @pytest.mark.usefixtures("whole_targets")
 def test_the_page_shows_what_is_shown(monkeypatch, cli):
-    page = (ROOT / "docs" / "step.md").read_text("utf-8")
-    samples = re.findall(r"^```text\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    samples = blocks("docs/step.md", "text")
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr(sys, "stdin", io.StringIO("?\nv\nf\nx\ns 2\nc\n"))
     lines = cli("step --verifier oracle").out.splitlines()
@@ -78,8 +76,7 @@ def test_the_page_shows_what_is_shown(monkeypatch, cli):
 
 
 def test_the_program_on_the_page_does_what_it_says(capsys):
-    page = (ROOT / "docs" / "step.md").read_text("utf-8")
-    [program] = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    [program] = blocks("docs/step.md")
     exec(program, {})
     assert f"# {capsys.readouterr().out.strip()}" in program
 
