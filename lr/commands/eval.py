@@ -106,7 +106,7 @@ class Verify:
             complete = [pair for pair in saved if pair.target is not None]
             step = max(1, len(complete) // self.pairs_in_sheet)
             chosen = complete[::step][: self.pairs_in_sheet]
-            Store(self.sheet.parent).write_lines(self.sheet.name, ev.lines_of(chosen))
+            Store(self.sheet.parent).write_lines(self.sheet.name, ev.pair_lines(chosen))
             console().print(f"{len(chosen)} pairs to label: {self.sheet}")
             return
         with closing(models_of(self.models)) as models:

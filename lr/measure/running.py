@@ -27,7 +27,7 @@ from lr.measure.grading import Grade, Grader
 from lr.measure.machine import conditions
 from lr.measure.report import AnswerRecord
 from lr.measure.store import AnswerKey, Store
-from lr.measure.verifier_eval import PairRecorder, lines_of
+from lr.measure.verifier_eval import PairRecorder, pair_lines
 from lr.model.files import resolve
 from lr.options import GenerateOptions
 from lr.reasoner import Reasoner
@@ -183,7 +183,7 @@ class Evaluation:
         if self.recorder is not None:
             decode = self.reasoner.codec.decode
             pairs = self.recorder.take(result.prompt, item, decode)
-            self.store.write_lines(f"pairs/{key.file}l", lines_of(pairs))
+            self.store.write_lines(f"pairs/{key.file}l", pair_lines(pairs))
         record = self._record(key, result, grade)
         self.store.write(key.file, record)
         return record

@@ -119,7 +119,7 @@ def rounded(logs: Sequence[float] | None) -> tuple[float, ...] | None:
     return None if logs is None else tuple(round(log, 4) for log in logs)
 
 
-def lines_of(pairs: Sequence[SavedPair]) -> list[str]:
+def pair_lines(pairs: Sequence[SavedPair]) -> list[str]:
     """The lines of a file of pairs, the texts first. A label is null until a reader says
     true (the steps mean the same) or false."""
     return [json.dumps(to_builtins(pair), ensure_ascii=False) for pair in pairs]

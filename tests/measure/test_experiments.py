@@ -13,6 +13,7 @@ from lr.measure.lab import WayResult
 from lr.measure.report import RunResults, summarise
 from lr.measure.store import AnswerKey
 from lr.options import GenerateOptions
+from lr.tiny.language import Split, problem
 from lr.trace import Stats
 
 
@@ -101,12 +102,16 @@ def test_work_beyond_the_time_was_done_at_once():
 
 
 @pytest.mark.usefixtures("whole_targets")
-def test_accuracy_falls_with_what_a_verifier_lets_through(run):
-    """Sixteen problems are enough to tell the oracle from no verification."""
-    flags = "--problems 16 --values oracle always --concurrency 16"
+def test_accuracy_falls_with_what_a_verifier_lets_through(run, tmp_path):
+    """Eight problems are enough to tell the oracle from no verification."""
+    problems = [problem(Split.TEST, number) for number in range(8, 16)]
+    rows = [{"question": p.question, "answer": f"#### {p.answer}"} for p in problems]
+    path = tmp_path / "problems.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    flags = f"--dataset {path} --problems 8 --values oracle always --driver lockstep"
     plain, oracle, always = run("verifiers", flags)
-    assert plain["right"] >= 15 / 16 and oracle["right"] >= 15 / 16
-    assert always["right"] <= 14 / 16 and always["lost"] >= 2
+    assert plain["right"] >= 7 / 8 and oracle["right"] >= 7 / 8
+    assert always["right"] <= 6 / 8 and always["lost"] >= 1
     assert always["steps kept"] == 1.0
 
 

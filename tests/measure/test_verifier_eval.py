@@ -14,8 +14,8 @@ from lr.measure.verifier_eval import (
     ReplayedVerdicts,
     auc,
     curve,
-    lines_of,
     load_pairs,
+    pair_lines,
     quality,
     replay,
     swapped,
@@ -58,7 +58,7 @@ def test_pairs_go_through_json(tmp_path):
     assert not recorder.seen
     store = Store(tmp_path)
     store.write("7.json", {})
-    store.write_lines("pairs/7.jsonl", lines_of(taken))
+    store.write_lines("pairs/7.jsonl", pair_lines(taken))
     [saved] = load_pairs(tmp_path)
     assert saved.problem == 7
     assert saved.pair() == PAIR and saved.verdict == verdict

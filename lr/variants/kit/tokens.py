@@ -13,7 +13,7 @@ correct drafter shows one in fewer than one of 10,000 checks.
 import gc
 import random
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from types import FunctionType, ModuleType
 from typing import Any
@@ -307,18 +307,24 @@ def check_drafter(findings: Findings, anew: Callable[[], MakeDrafter]) -> None:
         findings.remarks.append("no chain of drawn tokens, so there is no q to check")
 
 
+def rounds_of_a_step(drafter: Drafter) -> Iterator[tuple[Draws, Proposal]]:
+    """The rounds of one step: the same text and stream, other offsets."""
+    target = random_runner(layers=2)
+    branches = [target.open(TEXTS[1]) for _ in range(10)]  # for fewer calls
+    for first in range(0, ROUNDS, 10):
+        draws = [Draws(Stream.root(10), first + i) for i in range(10)]
+        contexts = [Context(b, 9, d) for b, d in zip(branches, draws, strict=True)]
+        yield from zip(draws, drafter.propose(contexts, 3), strict=True)
+
+
 def check_q(findings: Findings, make: MakeDrafter, sampling: SamplingParams) -> bool:
-    """The rounds of one step: the same branch and stream, other offsets. Whether tokens
-    were drawn."""
+    """Whether tokens were drawn in the rounds of a step, and by the stated `q`."""
     drafter = make(DrafterSetup(random_runner(layers=1), sampling))
-    branch = random_runner(layers=2).open(TEXTS[1])
     drawn: dict[int, list[tuple[int, Tensor]]] = {}  # by position: tokens, with their q
     goes_on: dict[tuple[int, ...], bool] = {}  # whether a token follows these
-    agreements = []  # of the first token with the target's draw, less those by chance
+    excess = 0.0  # of first tokens that are the target's draw, over those by chance
     variance = 0.0
-    for offset in range(ROUNDS):
-        draws = Draws(Stream.root(10), offset)
-        [proposal] = drafter.propose([Context(branch, 9, draws)], 3)
+    for draws, proposal in rounds_of_a_step(drafter):
         check_proposal(drafter, proposal, 3)
         if not proposal.is_chain:
             continue
@@ -342,7 +348,7 @@ def check_q(findings: Findings, make: MakeDrafter, sampling: SamplingParams) -> 
         [target_token] = sample(q[:1], [draws.sample_key(0)])
         # two independent draws from q agree with probability sum q^2
         chance = float((q[0] ** 2).sum())
-        agreements.append((target_token == proposal.tokens[0]) - chance)
+        excess += (target_token == proposal.tokens[0]) - chance
         variance += chance * (1 - chance)
     for position, tokens in drawn.items():
         errors = standard_errors(*zip(*tokens, strict=True))
@@ -352,9 +358,9 @@ def check_q(findings: Findings, make: MakeDrafter, sampling: SamplingParams) -> 
             f"{errors:.1f} standard errors at position {position}, {sampling}",
         )
     if drawn and drafter.coupling is Coupling.INDEPENDENT:
-        few = sum(agreements) <= LIMIT * variance**0.5 + 1e-6
+        few = excess <= LIMIT * variance**0.5 + 1e-6
         statement = "with coupling independent the noise is not the target's"
-        findings.must(few, statement, f"{sum(agreements):.0f} draws too many are its")
+        findings.must(few, statement, f"{excess:.0f} draws too many are its")
     return bool(drawn)
 
 
