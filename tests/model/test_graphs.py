@@ -5,16 +5,15 @@ The recorder is the twin without CUDA, which overwrites its result as a graph do
 attention is the kit's.
 """
 
-import random
 from dataclasses import replace
 
 import pytest
 import torch
 from attention_kit import TILES
-from model_kit import poisoned, random_model, runner_on
+from model_kit import compute_alike, poisoned, random_model, runner_on
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lr.engine.runner import IdleRunners, ModelRunner
+from lr.engine.runner import IdleRunners
 from lr.errors import SettingError
 from lr.model.graphs import StepGraphs, record_eager
 from lr.model.qwen import CausalLM
@@ -34,53 +33,11 @@ def replaying(recorder=record_eager, rows=(1, 2, 4, 8)):
 
 @pytest.mark.parametrize("seed", range(6))
 def test_replayed_forwards_are_the_ordinary_ones(seed):
-    """The same branches on two runners, one of which replays, open, fork, rewind and
-    close at random between batches of every size, those that are too large included.
-    """
-    chance = random.Random(seed)
+    """Between batches of every size, those that are too large included."""
     plain = poisoned(runner_on(MODEL, num_blocks=80))
     replays, graphs = replaying()
-    runners = [plain, poisoned(replays)]
-    branches = []  # one of each runner
-
-    def tokens(count):
-        return [chance.randrange(V) for _ in range(count)]
-
-    def both(act, i, *arguments):
-        pairs = zip(runners, branches[i], strict=True)
-        return [act(runner, branch, *arguments) for runner, branch in pairs]
-
-    def forward(chosen, wanted):
-        results = [
-            runner.forward([branches[i][side] for i in chosen], wanted)
-            for side, runner in enumerate(runners)
-        ]
-        for expected, replayed in zip(*results, strict=True):
-            torch.testing.assert_close(replayed, expected, rtol=0, atol=1e-11)
-
-    for _ in range(40):
-        act = chance.random()
-        if act < 0.25 or not branches:
-            prompt = tokens(chance.randint(1, 5))
-            branches.append([runner.open(prompt) for runner in runners])
-            forward([len(branches) - 1], "last")
-        i = chance.randrange(len(branches))
-        if 0.25 < act < 0.4 and len(branches) < 7:
-            branches.append(both(ModelRunner.fork, i))
-        elif 0.4 < act < 0.5 and len(branches) > 1:
-            both(ModelRunner.close, i)
-            del branches[i]
-        elif 0.5 < act < 0.6:
-            both(ModelRunner.rewind, i, chance.randint(1, len(branches[i][0])))
-        chosen = chance.sample(range(len(branches)), chance.randint(1, len(branches)))
-        for i in chosen:
-            new = tokens(chance.choice([1, 1, 1, 3]))
-            for branch in branches[i]:
-                branch.extend(new)
-        forward(chosen, chance.choice(["last", "all", [1] * len(chosen)]))
+    compute_alike([plain, poisoned(replays)], seed)
     assert len(graphs._recordings) > 2
-    for i in range(len(branches)):
-        both(ModelRunner.close, i)
     assert plain.cache.pool.num_used == 0
     assert replays.cache.pool.num_used == 1  # the padding block
     for _ in range(2):

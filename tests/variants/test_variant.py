@@ -131,20 +131,17 @@ def test_the_target_drafts_for_itself_by_name(reasoner, mode, driver, form, agre
     """The tokens are those of plain decoding, the more of them from the draft the more
     it is like the target; the target itself is not quantised."""
     target = reasoner.engine.names["target"]
-    options = {**OPTIONS, "acceptance": "match", "coupling": "shared"}
-    with Reasoner(
-        target, form.format(target), "exact", dtype=torch.float64
-    ) as drafting:
-        result = drafting.generate(
-            QUESTION, **{**options, "mode": mode, "driver": driver, "max_tokens": 40}
-        )
+    draft = form.format(target)
+    options = OPTIONS | {"acceptance": "match", "coupling": "shared", "max_tokens": 40}
+    with Reasoner(target, draft, "exact", dtype=torch.float64) as drafting:
+        result = drafting.generate(QUESTION, mode=mode, driver=driver, **options)
+        models = drafting.engine.draft_model, drafting.engine.target_model
         quantised = [
             any(isinstance(module, Quantised) for module in model.modules())
-            for model in (drafting.engine.draft_model, drafting.engine.target_model)
-            if model is not None
+            for model in models
         ]
     assert quantised == [form != "{}", False]
-    plain = reasoner.generate(QUESTION, **{**options, "mode": "ar", "max_tokens": 40})
+    plain = reasoner.generate(QUESTION, mode="ar", **options)
     assert result.tokens == plain.tokens
     stats = result.stats
     rounds = stats.rounds
