@@ -43,10 +43,10 @@ def extend(cache, tables, tokens):
         write_tokens(cache, slots, [token for row in tokens for token in row])
 
 
-def filled(cache, length, first=1):
-    """A new branch of the tokens first, first + 1, ..."""
+def filled(cache, length):
+    """A new branch of the tokens 1, 2, ..."""
     table = cache.new()
-    extend(cache, [table], [list(range(first, first + length))])
+    extend(cache, [table], [list(range(1, length + 1))])
     return table
 
 

@@ -170,6 +170,7 @@ IMPOSSIBLE = {
         ({"prompt_lookup_min": 3}, "prompt_lookup_max"),
         ({"branching": (99, 99, 99, 99)}, "branching"),
         ({"mode": "sd", "drafter": "tree", "acceptance": "block"}, "chains"),
+        ({"mode": "sd", "acceptance": "block", "coupling": "shared"}, "noise"),
         ({"width": 4, "depth": 6}, "width"),
         ({"schedule": "sync", "late_drafts": "reject"}, "late_drafts"),
         ({"depht": 3}, "did you mean depth"),

@@ -75,7 +75,6 @@ def test_nothing_proposed_is_plain_sampling(rule):
     tokens = sample(rows, [chance.sample_key(0) for chance in chances])
     decisions = rule.verify(rows, [EMPTY] * 20, chances)
     assert decisions == [Decision((), token) for token in tokens]
-    assert rule.verify(rows[:0], [], []) == []
 
 
 def test_drafts_drawn_with_the_targets_own_keys_do_no_harm(rule):
@@ -224,11 +223,3 @@ def test_a_draft_that_could_not_be_drawn(name):
         outcomes = RULES[name]().outcomes(p, Proposal.chain(tokens, q))
         lengths = {len(o.nodes) for o in outcomes if o.probability > 0}
         assert lengths == {accepted}
-
-
-def test_a_proposal_is_a_tree():
-    tree = Proposal((7, 4, 9, 2), (ROOT, ROOT, 0, 2))
-    assert not tree.is_chain and Proposal.chain([5, 6]).parents == (ROOT, 0)
-    assert tree.families() == [[0, 1], [2], [], [3], []]
-    assert tree.path(3) == (0, 2, 3) and tree.path(ROOT) == ()
-    assert tree.depths() == [0, 1, 1, 2, 3]

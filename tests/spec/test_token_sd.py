@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from law_kit import Choices
-from model_kit import random_model, runner_on
+from model_kit import random_model
 from toy_kit import (
     DRAFTERS,
     PROMPT,
@@ -20,15 +20,12 @@ from toy_kit import (
     writer,
 )
 
-from lr.errors import SettingError
 from lr.spec import acceptance, drafters, write
-from lr.spec.acceptance import BlockRule
-from lr.spec.drafters import ModelDrafter, TreeDrafter
 from lr.spec.proposal import Proposal
 from lr.spec.protocol import Limits
 from lr.spec.sampling import distribution
 from lr.spec.token_sd import Drafter, Speculation
-from lr.types import Coupling, Role, SamplingParams
+from lr.types import Role, SamplingParams
 
 MODELS = [random_model(seed) for seed in (0, 1, 3)]
 LIMITS = Limits(40, 14)
@@ -138,15 +135,6 @@ def test_branches_of_a_batch_do_not_influence_each_other(name, rule):
     together = run(0, 1, 2, 3)
     assert run(2, 0, 3, 1) == together
     assert run(0) | run(1) | run(2) | run(3) == together
-
-
-def test_what_a_rule_cannot_take_is_refused():
-    """For block verification noise that is drawn twice, and trees."""
-    runner = runner_on(MODELS[0])
-    shared = ModelDrafter(runner, SamplingParams(1.0), coupling=Coupling.SHARED)
-    for drafter in (shared, TreeDrafter(runner, SamplingParams(1.0))):
-        with pytest.raises(SettingError, match="block"):
-            Speculation(drafter, BlockRule(), 4)
 
 
 class Prophet(Drafter):
