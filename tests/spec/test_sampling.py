@@ -5,11 +5,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from law_kit import may_be
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from lr.errors import NumericalError, SettingError
-from lr.rng import Stream
+from lr.rng import GOLDEN, Stream, mix64
 from lr.spec import sampling
 from lr.spec.acceptance import RULES
 from lr.spec.proposal import Draws, Proposal
@@ -110,14 +111,34 @@ def test_impossible_settings_are_refused(name, value):
 # Draws
 
 
-def test_the_noise_of_a_device_is_that_of_the_cpu():
-    """Bit for bit: NumPy here, int64 tensors there."""
-    probs = torch.ones(3, 50, dtype=torch.float64)
+def test_keyed_draws_follow_the_distribution():
+    logits = torch.tensor([[2.0, 1.0, 0.0, -1.0, -8.0, 1.5, -torch.inf]])
+    probs = distribution(logits, SamplingParams(1.0)).double()
+    stream = Stream.root(7).fold_in("sampling test")
+    n = 20_000
+    drawn = sample(probs.expand(n, -1), [stream.key(i) for i in range(n)])
+    counts = torch.bincount(torch.tensor(drawn), minlength=7)
+    assert may_be(counts.tolist(), probs[0].tolist())
+
+
+def test_draws_depend_on_their_key_alone():
+    probs = normal(3, 5, 30).softmax(-1)
+    keys = [Stream.root(1).fold_in("x").key(i) for i in range(5)]
+    together = sample(probs, keys)
+    assert together == [sample(probs[i : i + 1], keys[i : i + 1])[0] for i in range(5)]
+    assert sample(probs.flip(0), keys[::-1]) == together[::-1]
+
+
+def test_the_noise_is_that_of_its_definition_on_every_device():
+    """Bit for bit: NumPy on the CPU, int64 tensors elsewhere."""
     keys = [1, 2**63 + 5, 7]
+    words = [[mix64(key + i * GOLDEN) for i in range(50)] for key in keys]
+    middles = [[((word >> 12) + 0.5) * 2.0**-52 for word in row] for row in words]
+    uniform = torch.tensor(middles, dtype=torch.float64)
+    assert torch.equal(perturbed(torch.ones_like(uniform), keys), uniform.log())
     seeds = torch.tensor([sampling._signed(key) for key in keys])
-    words = seeds[:, None] + torch.arange(50) * sampling.STRIDE
-    uniform = sampling._mixed(words).view(torch.float64) - (1 - 2.0**-53)
-    assert torch.equal(perturbed(probs, keys), uniform.log())
+    bits = sampling._mixed(seeds[:, None] + torch.arange(50) * sampling.STRIDE)
+    assert torch.equal(bits.view(torch.float64) - (1 - 2.0**-53), uniform)
 
 
 @settings(max_examples=50, deadline=None)
