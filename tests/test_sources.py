@@ -2,8 +2,9 @@
 
 import ast
 import functools
-import importlib
+import importlib.util
 import io
+import pkgutil
 import re
 import subprocess
 import tokenize
@@ -260,15 +261,11 @@ def test_the_sources_name_files_that_exist():
 
 def resolves(dotted):
     """Whether a dotted name means a module, or something in one."""
-    parts = dotted.split(".")
-    value = importlib.import_module(parts[0])
-    for i, part in enumerate(parts[1:], 2):
-        if not hasattr(value, part):
-            try:
-                importlib.import_module(".".join(parts[:i]))
-            except ModuleNotFoundError as error:  # of ours; or of an extra it needs
-                return not str(error.name).startswith("lr")
-        value = getattr(value, part)
+    try:
+        pkgutil.resolve_name(dotted)
+    except AttributeError:
+        # A module may need an extra that is not here.
+        return importlib.util.find_spec(dotted) is not None
     return True
 
 
