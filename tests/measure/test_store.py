@@ -24,7 +24,11 @@ def test_names_of_files():
 
 def test_the_same_settings_go_on_and_others_are_refused(tmp_path):
     store = Store.open(tmp_path / "a" / "run", HEAD)
-    store.write(AnswerKey(1, 2).file, {"right": True})
+    file = store.path / AnswerKey(1, 2).file
+    store.write(file.name, {"right": False})
+    with file.open() as before:
+        store.write(file.name, {"right": True})
+        assert json.load(before) == {"right": False}, "a file is replaced as a whole"
     store.close()
     again = Store.open(tmp_path / "a" / "run", HEAD)
     assert again.done() == {AnswerKey(1, 2)}

@@ -21,7 +21,7 @@ from lr.watch.trace.file import (
     trace_of,
     write_trace,
 )
-from lr.watch.trace.state import state_at
+from lr.watch.trace.state import State, apply_event
 
 QUESTION = "At first Ann has 7 coins. How many coins does Ann have?"
 SHORT = {"max_tokens": 40, "segmenter": "fixed", "segment_tokens": 4, "depth": 3}
@@ -58,7 +58,12 @@ def traced(reasoner, **options):
 @pytest.mark.parametrize("mode", MODES)
 def test_a_trace_tells_every_token(reasoner, mode):
     trace = traced(reasoner, **MODES[mode])
-    state = state_at(trace, len(trace.records))
+    state = State.begin(trace.header)
+    for record in trace.records:
+        apply_event(state, record)
+        for cache in state.caches.values():
+            held = [branch.node for branch in cache.branches.values() if branch.node]
+            assert len(held) == len(set(held)), "a node's prefix has one branch"
     assert state.done
     tokens = [token for step in state.emitted for token in step.step.written]
     assert len(tokens) == trace.stats.tokens > 0
@@ -77,8 +82,10 @@ def test_a_trace_tells_every_token(reasoner, mode):
         assert rejected == [t.token for t in shown if t.source == "refused"]
     # Both processes of an overlapped answer tell what happened in their caches.
     assert set(state.caches) == set(trace.header.caches)
-    grown = {record.event.cache for record in trace.records if record.kind == "grow"}
-    assert grown == set(state.caches)
+    grown = [record.event for record in trace.records if record.kind == "grow"]
+    assert {event.cache for event in grown} == set(state.caches)
+    blocks = [block for _, block in grown[0].fresh]
+    assert blocks == [*range(len(blocks))], "each answer begins with block 0"
     assert not state.caches["target"].branches
 
 
