@@ -2,7 +2,6 @@
 memory and registers; this needs Triton and its compiler, no GPU.
 """
 
-import importlib.util
 import re
 import subprocess
 from pathlib import Path
@@ -10,11 +9,9 @@ from tempfile import NamedTemporaryFile
 
 import pytest
 import torch
+from attention_kit import needs_triton
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("triton") is None,
-    reason="the package triton is not installed",
-)
+pytestmark = needs_triton
 SHARED = {80: 163, 89: 99, 90: 227}
 """KiB of shared memory that one program may take, by compute capability."""
 TYPES = {torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32"}
