@@ -23,9 +23,9 @@ BELOW_THE_CLI = [
     and path.name not in ("__main__.py", "lookahead.py", "speculative.py")
 ]
 
-# The budgets of CONTRIBUTING.md, held with 5 % of slack. The three sizes are not what
-# they should be yet: they are held at what they are. They were 67,500, 153,000 and
-# 117,500 before evidence, `keep`, `goes_on` and `step_law`.
+# The budgets of CONTRIBUTING.md, held with 5 % of slack. The first two are not what they
+# should be yet: they are held at what they are. They were 67,500 and 153,000 before
+# evidence, `keep`, `goes_on` and `step_law`.
 SLACK = 1.05
 CORE_TOKENS = 68_500  # goal: 56,000
 PACKAGE_TOKENS = 149_000  # goal: 128,000
