@@ -170,8 +170,7 @@ def modes(
         commanded(here, synthetic.main, *words, "--values", *ways)
         document = json.loads(Path(folder, "speedup.json").read_text())
     best: dict[str, float] = {}
-    for cells in document["rows"]:
-        row = dict(zip(document["columns"], cells, strict=True))
+    for row in document["rows"]:
         per_pass = 1e3 * row["tokens/pass"] / row["tokens/s"]
         here.tell(f"{row['way']}: {per_pass:.2f} ms per target pass")
         mode = row["way"].split()[0]

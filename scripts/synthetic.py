@@ -312,9 +312,7 @@ class SyntheticSpeedup:
     def run(self, command: str) -> None:
         require_at_least(self, problems=2, prompt_tokens=8, step_tokens=1)
         models = self.models
-        draft = models.draft()
-        require(draft is not None, "draft_model", None, "a draft for this target")
-        assert draft is not None
+        draft = models.required_draft()
         longest = self.generation.max_tokens
         require(
             longest is not None, "max_tokens", None, "a number: no token ends these"

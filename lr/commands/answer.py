@@ -15,11 +15,10 @@ import tyro
 from rich.table import Table
 
 from lr.commands import show
-from lr.commands.options import AnswerOptions, ModelChoice, VariantChoice
+from lr.commands.options import AnswerFlags, ModelChoice
 from lr.measure.speed_reason import beside_tokens_alone, speed_reason
 from lr.options import LOOKAHEAD, MODES, Mode
 from lr.result import Result
-from lr.spec.protocol import Emit
 from lr.tiny import CHECKPOINTS
 from lr.tiny.language import Split
 from lr.tiny.stories import story
@@ -54,32 +53,22 @@ def in_one_line(answer: Answer) -> str:
 
 
 @dataclass(frozen=True)
-class Generate:
+class Generate(AnswerFlags):
     """Answer one question. Prints each step of the answer to standard output as soon as
     it is decided, on a terminal with its sign, and the statistics to standard error."""
 
     question: tyro.conf.Positional[str | None] = None
     """What to ask; the checkpoint's chat template wraps it. Left out: a sample
     problem."""
-    models: ModelChoice = field(default_factory=ModelChoice)
-    generation: AnswerOptions = field(default_factory=AnswerOptions)
-    choice: VariantChoice = field(default_factory=VariantChoice)
     trace: Path | None = None
     """Write every event to this file, as JSON lines: for lr trace, play and step."""
 
     def run(self) -> None:
-        options = self.generation
         show.require_files(trace=self.trace)
         out = show.console()
         notes = show.console(stderr=True)
         note = partial(notes.print, style="dim", soft_wrap=False)
-        reasoner = self.models.load(needs_draft=options.needs_draft)
-        answer = reasoner.run(
-            self.models.question(self.question),
-            options,
-            variant=self.choice.load(reasoner),
-            detailed=self.trace is not None,
-        )
+        answer = self.ask(self.question, detailed=self.trace is not None)
         question = answer.question
         note(in_one_line(answer))
         with saving(self.trace, answer):
@@ -194,8 +183,7 @@ class Demo:
             with show.progress("comparing", len(OTHERS)) as advance:
                 for number, mode in enumerate(OTHERS):
                     share = (end - time.monotonic()) / (len(OTHERS) - number)
-                    steps = emit_times(results["ar"])
-                    if steps and share / 2 > steps[0]:  # else nothing to compare
+                    if share / 2 > stats.seconds / max(1, stats.steps):  # a step
                         answer = begin(mode, length)
                         results[mode] = answer_within(answer, share / 2)
                     advance()
@@ -228,25 +216,14 @@ class Demo:
         return options
 
 
-def emit_times(result: Result) -> list[float]:
-    """When each step was decided."""
-    return [when for when, event in result.trace.events if isinstance(event, Emit)]
-
-
-def speed_of(result: Result) -> float | None:
-    """Tokens per second, up to the last step that was decided."""
-    times = emit_times(result)
-    return result.stats.tokens / times[-1] if times else None
-
-
 def table_of(results: Mapping[Mode, Result]) -> Table:
     """The modes beside each other."""
-    plain = speed_of(results["ar"])
+    plain = results["ar"].stats.tokens_per_second
     rows = []
     for mode in MODES:
         if mode in results and results[mode].steps:
             stats = results[mode].stats
-            speed = speed_of(results[mode])
+            speed = stats.tokens_per_second
             ratio = speed / plain if speed and plain else None
             per_pass = stats.tokens_per_target_pass
             rows.append((mode, stats.step_acceptance, per_pass, speed, ratio))

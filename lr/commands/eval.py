@@ -120,20 +120,13 @@ class Verify:
         # 1. The pairs, the truth, the verifiers.
         pairs = [pair.pair() for pair in saved]
         truth = self._truth(models, saved, pairs)
-        numbers = [pair.problem for pair in saved]
-        problems = [i if number is None else number for i, number in enumerate(numbers)]
+        problems = [pair.problem for pair in saved]
         texts = ev.SheetTexts.of(saved)
         names = [name for name in dict.fromkeys(self.verifiers) if name != "saved"]
         verifiers = {name: models.verifier(name, texts) for name in names}
         scorers = {}
         signals = self.signals or tuple(SIGNALS)
         if self.fit is not None:
-            if None in numbers:
-                raise SettingError(
-                    f"pair {numbers.index(None) + 1} of {self.pairs} has no problem "
-                    "number, and a fit is tried on problems that it has not seen: add "
-                    '"problem", or write the sheet again.'
-                )
             scorers = models.scorers(signals)
             ev.require_evidence("the fit", required(signals, scorers), pairs)
         models.require_vocabulary(pairs)
@@ -208,10 +201,9 @@ def models_of(choice: ModelChoice) -> Models:
     from lr.measure.models import Models
 
     def load(draft_alone: bool) -> Reasoner:
-        draft = choice.draft()
-        if draft_alone and draft is not None:
-            return choice.reasoner(draft, None)
-        return choice.reasoner(choice.model, draft)
+        if draft_alone:
+            return choice.reasoner(choice.required_draft(), None)
+        return choice.reasoner(choice.model, choice.draft())
 
     settings = choice.settings() | {"draft_model": choice.draft()}
     return Models(load, choice.judge_model, settings)
@@ -257,8 +249,7 @@ class ExperimentCommand:
         require_at_least(self, problems=2, concurrency=1, repeats=1)
         rows = not self.variant or self.name == "speedup"
         require(rows, "variant", self.variant, "none: only speedup has rows for them")
-        draft = self.models.draft()
-        require(draft is not None, "draft_model", None, "a draft for this target")
+        self.models.required_draft()
         notes = console(stderr=True)
         for name in names:
             experiment = EXPERIMENTS[name]

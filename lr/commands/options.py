@@ -27,6 +27,7 @@ from lr.types import require
 if TYPE_CHECKING:
     import torch
 
+    from lr.engine.answer import Answer
     from lr.measure.memory import MemoryPlan
     from lr.model.device import DeviceMap
     from lr.model.weights import LoadProgress
@@ -188,6 +189,19 @@ class ModelChoice:
             return "tiny-draft"
         return self.draft_model
 
+    def required_draft(self) -> str:
+        """The draft's name. Raises `SettingError` if there is none."""
+        draft = self.draft()
+        if draft is None:
+            if not Checkpoint.parse(self.model).dummy:
+                # a missing checkpoint is the first problem
+                resolve(self.model, weights=False)
+            raise SettingError(
+                f"Speculation with {self.model} needs a draft: give --draft_model (a "
+                "smaller checkpoint of the same family), or decode plainly with --mode ar."
+            )
+        return draft
+
     def settings(self) -> dict[str, Any]:
         """Everything that an answer or its speed can depend on, so no ports."""
         settings = vars(self) | asdict(self.placement)
@@ -231,15 +245,7 @@ class ModelChoice:
     def load(self, *, needs_draft: bool | None) -> Reasoner:
         """The reasoner these flags describe. Plain decoding loads no draft;
         `needs_draft` None: load one if it is there."""
-        draft = self.draft()
-        if needs_draft and draft is None:
-            if not Checkpoint.parse(self.model).dummy:
-                # a missing checkpoint is the first problem
-                resolve(self.model, weights=False)
-            raise SettingError(
-                f"Speculation with {self.model} needs a draft: give --draft_model (a "
-                "smaller checkpoint of the same family), or decode plainly with --mode ar."
-            )
+        draft = self.required_draft() if needs_draft else self.draft()
         return self.reasoner(self.model, None if needs_draft is False else draft)
 
     def reasoner(self, target: str, draft: str | None) -> Reasoner:
@@ -302,20 +308,33 @@ class AnswerOptions(GenerateOptions):
 
 
 @dataclass(frozen=True)
-class VariantChoice:
-    """A variant that replaces parts of the method."""
+class AnswerFlags:
+    """Which models answer, with which settings, in which variant of the method."""
 
+    models: ModelChoice = field(default_factory=ModelChoice)
+    generation: AnswerOptions = field(default_factory=AnswerOptions)
     variant: str | None = None
-    """The variant, as NAME or FILE.py:NAME, with parameters as in
-    "NAME(threshold=7)"."""
+    """A variant that replaces parts of the method, as NAME or FILE.py:NAME, with
+    parameters as in "NAME(threshold=7)"."""
 
-    def load(self, reasoner: Reasoner) -> Variant:
+    def load_variant(self, reasoner: Reasoner) -> Variant:
+        """The variant, loaded anew; without one the method as it is."""
         from lr.spec.variant import Variant
         from lr.variants.loading import load_variant
 
         if self.variant is None:
             return Variant()
         return load_variant(self.variant, reasoner, anew=True)
+
+    def ask(self, question: str | None, *, detailed: bool) -> Answer:
+        """An answer to the question, or to a sample problem, not begun."""
+        reasoner = self.models.load(needs_draft=self.generation.needs_draft)
+        return reasoner.run(
+            self.models.question(question),
+            self.generation,
+            variant=self.load_variant(reasoner),
+            detailed=detailed,
+        )
 
 
 def spread(

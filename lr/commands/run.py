@@ -16,7 +16,7 @@ from msgspec import convert
 from rich.console import Console
 
 from lr.commands.info import memory_table
-from lr.commands.options import AnswerOptions, ModelChoice, VariantChoice, spread
+from lr.commands.options import AnswerFlags, AnswerOptions, ModelChoice, spread
 from lr.commands.show import console, progress, require_at_least
 from lr.errors import SettingError
 from lr.measure.datasets import between, fingerprint, load_items
@@ -147,7 +147,7 @@ class RunOptions(AnswerOptions):
 
 
 @dataclass(frozen=True)
-class RunCommand:
+class RunCommand(AnswerFlags):
     """Answer and grade the problems of a data set. The same command continues a stopped
     run."""
 
@@ -163,7 +163,6 @@ class RunCommand:
     models: RunModels = field(default_factory=RunModels)
     mode: Literal["ar", "sd", "lr", "lr+sd", "draft"] | None = None
     """None: as --use_spec and --enable_n_gram say. draft: the draft alone."""
-    choice: VariantChoice = field(default_factory=VariantChoice)
     use_spec: bool = False  # Lookahead Reasoning (modes lr and lr+sd).
     enable_n_gram: bool = False
     """Token-level speculation by prompt lookup (modes sd and lr+sd)."""
@@ -220,12 +219,10 @@ class RunCommand:
             memory.check()
             with models.reasoner(models.model, models.draft_model) as reasoner:
                 # 2. The first tokens, before anything is written.
-                variant = self.choice.load(reasoner)
+                variant = self.load_variant(reasoner)
                 if self.mode is None:  # else the flag wins
                     mode = variant.settings.get("mode", mode)
                     options = replace(options, mode=mode)
-                if self.choice.variant is not None:
-                    head["mode"] = mode
                 evaluation = running.Evaluation(
                     reasoner,
                     store,
@@ -242,7 +239,7 @@ class RunCommand:
                 )
                 if evaluation.missing and evaluation.warm_up():
                     # a new memory does not begin with these tokens
-                    fresh = self.choice.load(reasoner)
+                    fresh = self.load_variant(reasoner)
                     evaluation.variant = replace(variant, drafter=fresh.drafter)
                 # 3. The answers.
                 total = len(evaluation.keys)
@@ -266,7 +263,7 @@ class RunCommand:
         elif self.enable_n_gram:
             by_switches = "sd"
         if self.mode is None:
-            is_variant = self.choice.variant is not None
+            is_variant = self.variant is not None
             return "lr" if by_switches == "ar" and is_variant else by_switches
         # each switch is a part of lr+sd
         if by_switches in ("ar", self.mode) or self.mode == "lr+sd":
@@ -282,7 +279,7 @@ class RunCommand:
         options = replace(self.generation, mode=engine_mode)  # type: ignore[arg-type]
         if self.protocol == "acceptance":
             options = replace(options, schedule="paper", depth=1, width=1)
-        if self.choice.variant is not None and mode == "lr":
+        if self.variant is not None and mode == "lr":
             options = replace(options, drafter="draft")  # if the variant chooses lr+sd
         return options
 
@@ -300,7 +297,7 @@ class RunCommand:
             apart = 1 in (self.n_samples, self.concurrency)
             prompts = "1: --save_pairs tells samples apart by their prompts"
             require(apart, "concurrency", self.concurrency, prompts)
-        if self.choice.variant is not None:
+        if self.variant is not None:
             require(mode != "draft", "mode", mode, "lr or lr+sd with --variant")
 
     def _settings(
@@ -311,7 +308,7 @@ class RunCommand:
         settings = asdict(options) | models.settings()
         names = "max_tokens_len concurrency protocol save_pairs save_traces".split()
         settings |= {name: getattr(self, name) for name in names}
-        variant = self.choice.variant
+        variant = self.variant
         if variant is not None and self.mode is None:
             mode = None  # the variant's, which run.json has apart
         return settings | {"mode": mode, "data": data, "variant": variant}

@@ -12,7 +12,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated
@@ -21,10 +21,9 @@ import tyro
 from rich.columns import Columns
 from rich.console import Console
 
-from lr.commands.options import ModelChoice, VariantChoice
+from lr.commands.options import AnswerFlags
 from lr.commands.show import AS_IT_IS, console
 from lr.errors import LRError, SettingError
-from lr.options import GenerateOptions
 from lr.types import require
 from lr.watch.player.page import player_page
 from lr.watch.recorded import RECORDED, recorded_path
@@ -37,16 +36,13 @@ Output = Annotated[Path | None, tyro.conf.arg(aliases=["-o"])]
 
 
 @dataclass(frozen=True)
-class Shown:
+class Shown(AnswerFlags):
     """What `lr play` and `lr step` show: a trace, or the answer to a question."""
 
     source: tyro.conf.Positional[str | None] = None
     """A trace from --trace (a name that ends in .jsonl, or an existing file), a recorded
     answer of real models (board, eggs, coat or train), or a question to answer. Left
     out: lr play shows board, lr step answers a sample problem."""
-    models: ModelChoice = field(default_factory=ModelChoice)
-    generation: GenerateOptions = field(default_factory=GenerateOptions)
-    choice: VariantChoice = field(default_factory=VariantChoice)
 
     def file(self) -> Path | None:
         """The trace file that `source` names; None if it is a question."""
@@ -108,14 +104,8 @@ class Play(Shown):
             expected = "another file than the trace itself"
             require(output.resolve() != file.resolve(), "output", str(output), expected)
         else:
-            with self.models.load(needs_draft=self.generation.needs_draft) as reasoner:
-                answer = reasoner.run(
-                    self.models.question(self.source),
-                    self.generation,
-                    variant=self.choice.load(reasoner),
-                    detailed=True,
-                )
-                answer.finish()
+            answer = self.ask(self.source, detailed=True)
+            answer.finish()
             trace = trace_of(answer)
             output = self.output or Path("answer.html")
         page = player_page(trace)
@@ -140,7 +130,7 @@ class StepCommand(Shown):
 
             reasoner = self.models.load(needs_draft=True)
             question = self.models.question(self.source)
-            variant = self.choice.load(reasoner)
+            variant = self.load_variant(reasoner)
             source = LiveSource(reasoner, question, asdict(self.generation), variant)
         else:
             trace = read_trace(file)

@@ -297,9 +297,8 @@ def write_results(
     content = {
         "title": title,
         "command": command,
-        "conditions": dict(conditions),
-        "columns": list(rows[0]),
-        "rows": [list(row.values()) for row in rows],
+        "conditions": conditions,
+        "rows": rows,
     }
     store.write(f"{name}.json", content)
     figures = []

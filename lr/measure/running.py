@@ -193,8 +193,7 @@ class Evaluation:
         item = self.item_of[key.number]
         right = False if item.gradable else None
         grade = Grade(right, None, f"not asked: {error}")
-        mode = self.options.mode or self.reasoner.engine.usual_mode
-        result = Result(item.question, mode, (), (), Trace())
+        result = Result(item.question, str(self.options.mode), (), (), Trace())
         return self._record(key, result, grade)
 
     def _record(self, key: AnswerKey, result: Result, grade: Grade) -> AnswerRecord:

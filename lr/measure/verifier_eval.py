@@ -96,7 +96,7 @@ class SavedPair:
     target_text: str | None = None
     draft_text: str
     label: bool | None = None
-    problem: int | None = None
+    problem: int
     context: tuple[int, ...]
     draft: Step
     target: Step | None
@@ -201,16 +201,14 @@ def require_evidence(who: str, requires: Requires, pairs: Sequence[Pair]) -> Non
             )
 
 
-def replay(
-    verifier: Verifier, pairs: Sequence[Pair], batch: int = BATCH
-) -> ReplayedVerdicts:
-    """Ask a verifier about pairs again, `batch` at a time. Raises as
+def replay(verifier: Verifier, pairs: Sequence[Pair]) -> ReplayedVerdicts:
+    """Ask a verifier about pairs again, `BATCH` at a time. Raises as
     `require_evidence`."""
     require_evidence(f"verifier {verifier.name}", verifier.requires, pairs)
     verdicts: list[Verdict] = []
     started = time.perf_counter()
-    for first in range(0, len(pairs), batch):
-        verdicts += verdicts_of(verifier, pairs[first : first + batch])
+    for first in range(0, len(pairs), BATCH):
+        verdicts += verdicts_of(verifier, pairs[first : first + BATCH])
     return ReplayedVerdicts(tuple(verdicts), time.perf_counter() - started)
 
 

@@ -1,5 +1,6 @@
 """The exact distribution of a rule's output, by enumeration; it shows whether the rule
-is lossless. Also the probability that two samples agree, in closed form.
+is lossless. Also rejection sampling on whole steps, and the probability that two
+samples agree, in closed form.
 
 Take a small vocabulary, and a target and a draft that are any functions of the prefix.
 List every proposal of the drafter with its probability. Each has a few outcomes: some
@@ -134,6 +135,34 @@ def certain_drafts(
         rank = list(parents[:node]).count(parent)
         tokens.append(int(row.sort(descending=True, stable=True).indices[rank]))
     yield 1.0, Proposal(tuple(tokens), tuple(parents))
+
+
+def step_rejection(p: Tensor, q: Tensor) -> tuple[Tensor, float]:
+    """Speculative sampling on whole steps: the distribution [s] of the step that is
+    emitted, and how many steps the target writes for it on average.
+
+    `p`, `q` [s]: the probability of each step under target and draft; q is 0 for a cut
+    step, which is never accepted. A draft step y stays with probability min(1, p(y) /
+    q(y)). After a rejection the target writes steps until one stays: t does so with
+    probability (1 - q(t) / p(t))+, which draws from the residual (p - q)+ without
+    listing it.
+
+    The result is p. If draft steps are rejected with probability r, the target writes
+    1 / r steps after each rejection, so one per position: latency is saved, but no work
+    of the target.
+    """
+    accepted = torch.zeros_like(p)
+    redrawn = torch.zeros_like(p)
+    for step in range(len(p)):
+        if q[step] > 0:
+            accepted[step] = q[step] * min(1.0, float(p[step] / q[step]))
+        if p[step] > 0:
+            redrawn[step] = p[step] * max(0.0, float(1 - q[step] / p[step]))
+    rejected = 1 - accepted.sum()
+    if redrawn.sum() == 0:  # no draft step is ever rejected
+        return accepted, 0.0
+    attempts = float(rejected / redrawn.sum())
+    return accepted + attempts * redrawn, attempts
 
 
 def shared_noise_agreement(p: Tensor, q: Tensor) -> Tensor:

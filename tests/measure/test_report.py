@@ -11,7 +11,7 @@ from lr.measure.grading import Grader
 from lr.measure.report import RunResults, accuracy, markdown, read_run, summarise
 from lr.measure.store import AnswerKey, Store
 
-SETTINGS = {"data": "d", "seed": 0, "temperature": 0.6, "model": "m", "mode": "ar"}
+SETTINGS = {"data": "d", "seed": 0, "temperature": 0.6, "model": "m"}
 
 
 def record(tokens, seconds, right=True, **changes):
@@ -26,8 +26,11 @@ def record(tokens, seconds, right=True, **changes):
 
 
 def run_of(mode, *records, **settings):
-    keys = {AnswerKey(number): answer for number, answer in enumerate(records)}
-    return RunResults(Path(mode), keys, SETTINGS | {"mode": mode} | settings, ("cpu",))
+    keys = {
+        AnswerKey(number): answer | {"mode": mode}
+        for number, answer in enumerate(records)
+    }
+    return RunResults(Path(mode), keys, SETTINGS | settings, ("cpu",))
 
 
 def test_numbers_by_hand():
@@ -150,10 +153,10 @@ def test_the_official_tools_folder(tmp_path):
 
 def test_the_command_prints_and_writes_json(tmp_path, cli):
     for mode, seconds in (("ar", 2.0), ("lr", 1.0)):
-        head = {"settings": SETTINGS | {"mode": mode}}
-        with Store.open(tmp_path / mode, head) as store:
+        with Store.open(tmp_path / mode, {"settings": SETTINGS}) as store:
             for number in range(8):
-                store.write(f"{number}.json", record(10 + number, seconds))
+                answer = record(10 + number, seconds, mode=mode)
+                store.write(f"{number}.json", answer)
     words = f"report {tmp_path}/lr {tmp_path}/ar"
     assert "2.00" in cli(f"{words} --json {tmp_path}/r.json").out
     [row, _] = json.loads((tmp_path / "r.json").read_text())["rows"]

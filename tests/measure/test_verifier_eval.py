@@ -10,6 +10,7 @@ from lr.errors import SettingError
 from lr.measure.datasets import Item, Task
 from lr.measure.store import Store
 from lr.measure.verifier_eval import (
+    BATCH,
     PairRecorder,
     ReplayedVerdicts,
     auc,
@@ -68,7 +69,7 @@ def test_pairs_go_through_json(tmp_path):
 
 
 def test_a_replay_needs_what_its_verifier_asks_for():
-    assert len(replay(ExactVerifier(), [PAIR] * 7, batch=3).verdicts) == 7
+    assert len(replay(ExactVerifier(), [PAIR] * (BATCH + 1)).verdicts) == BATCH + 1
     with pytest.raises(SettingError, match="own_step"):
         replay(ExactVerifier(), [Pair((1,), PAIR.draft_step)])
     with pytest.raises(SettingError, match="logprobs"):
