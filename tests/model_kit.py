@@ -136,12 +136,6 @@ def hf_model(kind, *, seed=0, **changes):
     return randomised(model.double().eval(), seed)
 
 
-def hf_logits(model, tokens):
-    """Logits [t, v] of tokens [t], by transformers."""
-    with torch.no_grad():
-        return model(tokens[None], use_cache=False).logits[0]
-
-
 def our_logits(model, tokens):
     """Logits [t, v] of tokens [t], by our network with plain causal attention and no
     cache."""

@@ -7,7 +7,6 @@ from model_kit import (
     KINDS,
     YARN,
     edit_json,
-    hf_logits,
     hf_model,
     our_logits,
     poisoned,
@@ -22,6 +21,12 @@ from lr.model.attention import REFERENCE, SDPA
 from lr.model.config import read_config
 from lr.model.layers import inverse_frequencies
 from lr.model.weights import load_model
+
+
+def hf_logits(model, tokens):
+    """Logits [t, v] of tokens [t], by transformers."""
+    with torch.no_grad():
+        return model(tokens[None], use_cache=False).logits[0]
 
 
 def assert_parity(model, directory, tolerance=1e-10):

@@ -10,14 +10,10 @@ from typing import get_args
 import pytest
 import torch
 from law_kit import (
-    CHAINS,
-    EXACT,
     KINDS,
-    TREES,
     draws,
     may_be,
     pair,
-    random_rows,
 )
 
 from lr.options import AcceptanceName
@@ -45,9 +41,27 @@ from lr.theory.exact import (
     shared_noise_agreement,
 )
 from lr.variants.kit.check import check_parts
+from lr.variants.kit.tokens import random_rows as random_law
+
+EXACT = 1e-12
+CHAINS = [tuple(range(ROOT, n - 1)) for n in (1, 2, 3)]
+TREES = [
+    (ROOT, ROOT),
+    (ROOT, ROOT, ROOT),
+    (ROOT, 0, 0),
+    (ROOT, ROOT, 0, 1),
+    (ROOT, 0, ROOT, 2),
+    (ROOT, ROOT, 1, 1, 2),
+]
 
 SEED = 20240611
 V = 5
+
+
+def random_rows(rng, n, v):
+    """n random laws [n, v] in fp64, a third of the entries zero."""
+    model = random_law(rng.getrandbits(60), v, 1 / 3)
+    return torch.stack([model((i,)) for i in range(n)])
 
 
 def row(*numbers):

@@ -14,18 +14,38 @@ from toy_kit import (
     DRAFTERS,
     PROMPT,
     RULES,
-    decode_plainly,
     fits,
     tokens_of,
     writer,
 )
 
+from lr.page_engine import emission
 from lr.spec import acceptance, drafters, write
 from lr.spec.proposal import Proposal
 from lr.spec.protocol import Limits
 from lr.spec.sampling import distribution
 from lr.spec.token_sd import Drafter, Speculation
-from lr.types import Role, SamplingParams
+from lr.types import EmittedStep, Finish, Origin, Role, SamplingParams
+
+
+def decode_plainly(prompt, target, limits):
+    """Plain decoding of the target, step by step: the baseline of every comparison,
+    with the keys that Lookahead Reasoning uses.
+    """
+    branch = target.runner.open(prompt)
+    try:
+        index = written = 0
+        while limit := limits.step_limit(written):
+            [step] = target.write([target.job(branch, index, limit)])
+            emitted = EmittedStep(index, step, Origin.TARGET)
+            target.trace.record(emission(emitted))
+            yield emitted
+            if step.finish is Finish.EOS:
+                return
+            index, written = index + 1, written + len(step.tokens)
+    finally:
+        target.close(branch)
+
 
 MODELS = [random_model(seed) for seed in (0, 1, 3)]
 LIMITS = Limits(40, 14)

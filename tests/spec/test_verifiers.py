@@ -14,7 +14,6 @@ from verifier_kit import (
     ADD,
     ADD_OTHERWISE,
     ADD_WRONG,
-    Says,
     Watched,
     codec,
     judge,
@@ -33,6 +32,7 @@ from lr.spec.variant import Variant
 from lr.spec.verifiers.base import (
     ExactVerifier,
     Pair,
+    Verifier,
     checked_verifier,
     unless_equal,
     verdict_by_form,
@@ -51,6 +51,21 @@ from lr.variants.confidence_cascade import Cascade
 from lr.variants.kit.check import check_parts
 
 YES, NO = Verdict(True, "yes"), Verdict(False, "no")
+
+
+class Says(Verifier):
+    """Gives the prepared verdict for the text of a draft step; remembers the texts."""
+
+    name = "says"
+
+    def __init__(self, answers):
+        self.answers = answers
+        self.texts = []
+
+    def judge(self, pairs):
+        texts = [codec().decode(pair.draft_step.tokens).strip() for pair in pairs]
+        self.texts += texts
+        return [self.answers[text] for text in texts]
 
 
 def letters(texts):

@@ -9,13 +9,32 @@ import subprocess
 import sys
 
 import pytest
+from rich.console import Console
 from tests_root import ROOT, blocks
-from watch_kit import QUESTION, script_session, scripted, talk
+from watch_kit import QUESTION, script_session, scripted
 
+from lr.commands.trace import StepperPrompt
 from lr.reasoner import Reasoner
 from lr.watch.stepper.live import LiveSource
 from lr.watch.stepper.session import Session
 from lr.watch.trace.file import read_trace, write_trace
+
+
+def talk(session, lines, width=80):
+    """What the prompt shows when these lines are typed."""
+    out = io.StringIO()
+    console = Console(file=out, width=width, highlight=False, color_system=None)
+    typed = iter(lines)
+
+    def read(prompt):
+        line = next(typed, None)
+        if line is None:
+            raise EOFError
+        out.write(f"{prompt}{line}\n")
+        return line
+
+    StepperPrompt(session, read, console).run()
+    return out.getvalue()
 
 
 def test_a_walk_with_a_forced_verdict(tmp_path):

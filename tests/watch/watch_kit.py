@@ -2,7 +2,6 @@
 whose prompt is fed lines.
 """
 
-import io
 import os
 import shutil
 from contextlib import contextmanager
@@ -11,15 +10,12 @@ from functools import cache
 
 import pytest
 from model_kit import with_loader
-from rich.console import Console
 
-from lr.commands.trace import StepperPrompt
 from lr.model.weights import load_model
 from lr.reasoner import Reasoner
 from lr.spec.protocol import Limits, SchedulerConfig
 from lr.tiny.language import Split, problem
 from lr.watch.scripted import ScriptedRun, TextScript, scripted_trace
-from lr.watch.stepper.live import LiveSource
 from lr.watch.stepper.session import ScriptSource, Session
 from lr.watch.trace.file import TraceFile, trace_of
 
@@ -71,14 +67,6 @@ def scripted():
 
 
 @cache
-def bushy():
-    """Width 3 and depth 2: up to thirteen nodes."""
-    drafts = [f"The sum is {n}1.|So it is {n}2.|That makes {n}3." for n in range(1, 6)]
-    targets = [f"The sum is {n}4." for n in range(1, 5)] + ["It is 55$"]
-    return run_of(targets, drafts, depth=2, width=3)
-
-
-@cache
 def tiny(mode):
     """The tiny models as they ship, with tokens and caches."""
     ahead = {"depth": 2, "width": 2} if mode.startswith("lr") else {}
@@ -92,17 +80,6 @@ def tiny(mode):
     )
     run.finish()
     return trace_of(run)
-
-
-@cache
-def wordy():
-    """Steps of some length, in which the last number decides."""
-    first = "At first Ann holds seven coins, as the story tells us in its beginning."
-    target = (
-        "Then Ben gets three more coins than Ann, and so he holds 7 + 3 = 10 coins now."
-    )
-    steps = [first, target, "Answer 10$"]
-    return run_of(steps, [s.upper().replace("= 10", "= 11") for s in steps], depth=3)
 
 
 @cache
@@ -128,31 +105,3 @@ def tiny_reasoner():
     """The tiny models as they ship: they disagree now and then."""
     with with_loader(load_model):
         return Reasoner(verifier="oracle")
-
-
-def live_session(mode="lr", **options):
-    chosen = {
-        "mode": mode,
-        "depth": 3,
-        "temperature": 0.6,
-        "seed": 1,
-        "max_tokens": 60,
-    } | options
-    return Session(LiveSource(tiny_reasoner(), QUESTION, chosen))
-
-
-def talk(session, lines, width=80):
-    """What the prompt shows when these lines are typed."""
-    out = io.StringIO()
-    console = Console(file=out, width=width, highlight=False, color_system=None)
-    typed = iter(lines)
-
-    def read(prompt):
-        line = next(typed, None)
-        if line is None:
-            raise EOFError
-        out.write(f"{prompt}{line}\n")
-        return line
-
-    StepperPrompt(session, read, console).run()
-    return out.getvalue()
