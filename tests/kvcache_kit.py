@@ -13,10 +13,6 @@ from lr.kvcache.cache import PagedKVCache
 LAYERS, HEADS, DIM = 2, 2, 3
 
 
-class ForwardFailed(Exception):
-    """Stands for whatever goes wrong in a forward pass."""
-
-
 def small_cache(num_blocks=16, block_size=4, **changes):
     """Its free memory is full of NaN."""
     usual = {"num_layers": LAYERS, "num_kv_heads": HEADS, "head_dim": DIM}
@@ -43,10 +39,10 @@ def extend(cache, tables, tokens):
         write_tokens(cache, slots, [token for row in tokens for token in row])
 
 
-def filled(cache, length, first=1):
-    """A new branch of the tokens first, first + 1, ..."""
+def filled(cache, length):
+    """A new branch of the tokens 1, 2, ..."""
     table = cache.new()
-    extend(cache, [table], [list(range(first, first + length))])
+    extend(cache, [table], [list(range(1, length + 1))])
     return table
 
 
@@ -83,23 +79,3 @@ def snapshot(cache):
         "keys": cache.keys[:, held].tolist(),
         "values": cache.values[:, held].tolist(),
     }
-
-
-def blocks_needed(tables, counts, live):
-    """(new blocks, copied blocks) of an append, by formula.
-
-    Of r owners of a partly filled last block, w write into it: min(w, r - 1) of them
-    copy it.
-    """
-    new, writers = 0, {}
-    for table, count in zip(tables, counts, strict=True):
-        size = table.block_size
-        new += (table.length + count + size - 1) // size - (
-            table.length + size - 1
-        ) // size
-        if count and table.length % size:
-            writers[table.blocks[-1]] = writers.get(table.blocks[-1], 0) + 1
-    owners = {block: sum(block in table.blocks for table in live) for block in writers}
-    return new, sum(
-        min(writing, owners[block] - 1) for block, writing in writers.items()
-    )

@@ -1,5 +1,5 @@
-"""Laws of small worlds: conditional tables for target and draft, shapes of trees, the
-enumeration of all choices, and whether counts may have come from given chances.
+"""Laws of small worlds: conditional tables for target and draft, the enumeration of all
+choices, and whether counts may have come from given chances.
 """
 
 from collections import Counter
@@ -9,19 +9,9 @@ import torch
 from scipy.stats import chisquare
 
 from lr.rng import Stream
-from lr.spec.proposal import ROOT, Draws
+from lr.spec.proposal import Draws
 from lr.variants.kit.tokens import random_rows as random_law
 
-EXACT = 1e-12
-CHAINS = [tuple(range(ROOT, n - 1)) for n in (1, 2, 3)]
-TREES = [
-    (ROOT, ROOT),
-    (ROOT, ROOT, ROOT),
-    (ROOT, 0, 0),
-    (ROOT, ROOT, 0, 1),
-    (ROOT, 0, ROOT, 2),
-    (ROOT, ROOT, 1, 1, 2),
-]
 ZEROS = {  # shares of impossible tokens in target and draft; 1: all but one
     "random": (0.0, 0.0),
     "zeros": (0.5, 0.5),
@@ -72,12 +62,6 @@ def may_be(counts, chances):
     scale = sum(observed) / sum(means)
     # Of a single cell it is NaN.
     return not chisquare(observed, [scale * mean for mean in means]).pvalue < 1e-6
-
-
-def random_rows(rng, n, v):
-    """n random laws [n, v] in fp64, a third of the entries zero."""
-    model = random_law(rng.getrandbits(60), v, 1 / 3)
-    return torch.stack([model((i,)) for i in range(n)])
 
 
 def draws(*path, offset=0):

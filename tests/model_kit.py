@@ -6,6 +6,7 @@ out or two norms mixed up; here every parameter is random.
 """
 
 import json
+import random
 from dataclasses import replace
 from unittest.mock import patch
 
@@ -50,6 +51,52 @@ def poisoned(runner):
     return runner
 
 
+def compute_alike(runners, seed, steps=40):
+    """Branches open, fork, rewind and close at random between batches of every size:
+    all runners give the same logits."""
+    chance = random.Random(seed)
+    branches = []  # each a list with one of every runner
+
+    def tokens(count):
+        vocab_size = runners[0].model.config.vocab_size
+        return [chance.randrange(vocab_size) for _ in range(count)]
+
+    def each(act, i, *arguments):
+        pairs = zip(runners, branches[i], strict=True)
+        return [act(runner, branch, *arguments) for runner, branch in pairs]
+
+    def forward(chosen, wanted):
+        expected, *results = [
+            runner.forward([branches[i][side] for i in chosen], wanted)
+            for side, runner in enumerate(runners)
+        ]
+        for result in results:
+            torch.testing.assert_close(result, expected, rtol=0, atol=1e-10)
+
+    for _ in range(steps):
+        act = chance.random()
+        if act < 0.25 or not branches:
+            prompt = tokens(chance.randint(1, 12))
+            branches.append([runner.open(prompt) for runner in runners])
+            forward([len(branches) - 1], "last")
+        i = chance.randrange(len(branches))
+        if 0.25 < act < 0.4 and len(branches) < 7:
+            branches.append(each(ModelRunner.fork, i))
+        elif 0.4 < act < 0.5 and len(branches) > 1:
+            each(ModelRunner.close, i)
+            del branches[i]
+        elif 0.5 < act < 0.6:
+            each(ModelRunner.rewind, i, chance.randint(1, len(branches[i][0])))
+        chosen = chance.sample(range(len(branches)), chance.randint(1, len(branches)))
+        for i in chosen:
+            new = tokens(chance.choice([1, 1, 1, 3]))
+            for branch in branches[i]:
+                branch.extend(new)
+        forward(chosen, chance.choice(["last", "all", [1] * len(chosen)]))
+    for i in range(len(branches)):
+        each(ModelRunner.close, i)
+
+
 # Of transformers
 
 SIZES = {
@@ -87,12 +134,6 @@ def hf_model(kind, *, seed=0, **changes):
     else:
         model = Qwen3ForCausalLM(Qwen3Config(**{"head_dim": 16, **settings}))
     return randomised(model.double().eval(), seed)
-
-
-def hf_logits(model, tokens):
-    """Logits [t, v] of tokens [t], by transformers."""
-    with torch.no_grad():
-        return model(tokens[None], use_cache=False).logits[0]
 
 
 def our_logits(model, tokens):

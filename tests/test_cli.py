@@ -1,7 +1,6 @@
 """The command line as a stranger meets it: help, answers on stdout; for what is theirs
 to mend one message and exit code 2."""
 
-import json
 import re
 import warnings
 
@@ -147,8 +146,8 @@ def test_a_setting_without_effect_is_noted_once(tmp_path, cli):
     """A program gets one warning, at the line that made the reasoner; commands a
     note."""
     folder = write_checkpoint(tmp_path / "model", seed=1)
-    asks = {"repetition_penalty": 1.05, "temperature": 0.5}
-    (folder / "generation_config.json").write_text(json.dumps(asks))
+    asks = '{"repetition_penalty": 1.05, "temperature": 0.5}'
+    (folder / "generation_config.json").write_text(asks)
     with pytest.warns(UserWarning, match="repetition_penalty") as warned:
         Reasoner(folder, None)
     assert [warning.filename for warning in warned] == [__file__]

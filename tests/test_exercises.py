@@ -3,11 +3,10 @@ exercises say what to write, collected mistakes fail and are named, and so are a
 student's wrong answers.
 """
 
-import subprocess
 import sys
 
 import pytest
-from tests_root import ROOT
+from tests_root import ROOT, python
 
 FOLDER = ROOT / "notebooks" / "exercises"
 NAMES = sorted(path.stem for path in (FOLDER / "solutions").glob("*.py"))
@@ -69,9 +68,21 @@ def grader():
     sys.path[:] = before
 
 
-def report(grader, name, path, *, hint=False):
+def report(grader, name, path):
     """All that the grader says."""
-    return "\n".join(grader.grade(name, path, hint=hint))
+    return "\n".join(grader.grade(name, path, hint=True))
+
+
+@pytest.fixture
+def report_on(grader, tmp_path):
+    """All that the grader says about this source."""
+
+    def report_on(name, source):
+        path = tmp_path / f"{name}.py"
+        path.write_text(source, "utf-8")
+        return report(grader, name, path)
+
+    return report_on
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -89,34 +100,21 @@ def test_an_empty_exercise_says_what_to_write(grader, name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_known_mistakes_fail_and_are_named(grader, tmp_path, name):
+def test_known_mistakes_fail_and_are_named(grader, report_on, name):
     mistakes = grader.MISTAKES[name]
     assert len(mistakes) == 2
     for mistake in mistakes:
-        path = tmp_path / f"{name}.py"
-        path.write_text(mistake.source(name), "utf-8")
-        lines = report(grader, name, path, hint=True)
+        lines = report_on(name, mistake.source(name))
         assert lines.count("✗") == 1 and len(lines.splitlines()) <= 14
         assert f"Your answer behaves like: {mistake.name} — " in lines
         assert lines.splitlines()[-1].startswith("Hint: ")
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_other_answers_are_graded_for_what_they_do(grader, tmp_path, name):
+def test_other_answers_are_graded_for_what_they_do(grader, report_on, name):
     for changes, sentence in OTHER_ANSWERS[name]:
-        path = tmp_path / f"{name}.py"
-        path.write_text(grader.Mistake("", "", changes).source(name), "utf-8")
-        assert sentence in report(grader, name, path, hint=True)
-
-
-def test_a_students_own_wording_of_a_mistake_is_named(grader, tmp_path):
-    path = tmp_path / "residual.py"
-    path.write_text(
-        "def accept_prob(p, q):\n    return p / q if p < q else 1\n"
-        "def residual(p, q):\n    return 1 * p\n",
-        "utf-8",
-    )
-    assert "behaves like: redraws from p — " in report(grader, "residual", path)
+        source = grader.Mistake("", "", changes).source(name)
+        assert sentence in report_on(name, source)
 
 
 @pytest.mark.parametrize(
@@ -126,31 +124,26 @@ def test_a_students_own_wording_of_a_mistake_is_named(grader, tmp_path):
          "Your code raised ZeroDivisionError in line 2, `return p / 0`: float division by zero"),
         ("def accept_prob(p, q:\n", "Python cannot read line 1 of residual.py"),
         ("def residual(p, q):\n    return p\n", "residual.py has no accept_prob"),
-        ("import missing_package\n", "a file that Python can read\n\nYour code raised Module")
+        ("import missing_package\n", "a file that Python can read\n\nYour code raised Module"),
+        ("def accept_prob(p, q):\n    return p / q if p < q else 1\n"
+         "def residual(p, q):\n    return 1 * p\n", "behaves like: redraws from p — ")
     ]
 )  # fmt: skip
-def test_an_error_is_a_sentence(grader, tmp_path, source, sentence):
-    path = tmp_path / "residual.py"
-    path.write_text(source, "utf-8")
-    assert sentence in report(grader, "residual", path)
+def test_an_error_or_a_mistake_in_other_words_is_a_sentence(
+    report_on, source, sentence
+):
+    assert sentence in report_on("residual", source)
 
 
-def test_an_endless_loop_is_a_sentence(grader, tmp_path, monkeypatch):
+def test_an_endless_loop_is_a_sentence(grader, report_on, monkeypatch):
     monkeypatch.setattr(grader, "SECONDS", 1)
-    path = tmp_path / "residual.py"
-    path.write_text("def accept_prob(p, q):\n    while True:\n        pass\n", "utf-8")
-    assert "It took more than 1 seconds" in report(grader, "residual", path)
+    endless = "def accept_prob(p, q):\n    while True:\n        pass\n"
+    assert "It took more than 1 seconds" in report_on("residual", endless)
 
 
 def test_the_command_line_has_no_traceback_and_names_the_file(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text("def accept_prob(p, q):\n    return [][0]\n", "utf-8")
-    script = str(FOLDER / "grade.py")
-    done = subprocess.run(
-        [sys.executable, script, "residual", "--file", str(path)],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-    )
+    done = python(FOLDER / "grade.py", "residual", "--file", path, cwd=ROOT)
     assert done.returncode == 1 and "Traceback" not in done.stdout + done.stderr
     assert "IndexError in line 2" in done.stdout and f"--file {path}" in done.stdout

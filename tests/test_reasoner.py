@@ -18,8 +18,7 @@ from lr.errors import (
     SettingError,
 )
 from lr.reasoner import Reasoner
-from lr.spec.verifiers.base import Verifier
-from lr.types import Origin, Role, Verdict
+from lr.types import Origin, Role
 
 QUESTION = "How many coins does Ann have?"
 LR = {"mode": "lr"}
@@ -81,21 +80,8 @@ def test_options_are_given_as_one_object_or_as_changes(exact):
 # Answers
 
 
-class Coin(Verifier):
-    """Accepts every other pair."""
-
-    name = "coin"
-
-    def __init__(self):
-        self.asked = 0
-
-    def judge(self, pairs):
-        self.asked += len(pairs)
-        return [Verdict((self.asked + i) % 2 == 0, "coin") for i in range(len(pairs))]
-
-
 def test_a_result_says_who_wrote_what(checkpoints):
-    reasoner = Reasoner(*checkpoints, Coin())
+    reasoner = Reasoner(*checkpoints, "random:0.5")
     result = reasoner.generate(
         QUESTION, **LR, max_tokens=300, temperature=1.2, ignore_half_sentence=False
     )
@@ -162,27 +148,33 @@ def test_the_context_bounds_the_answer(checkpoints):
 # Refusals
 
 
+IMPOSSIBLE = {
+    "depth": 0,
+    "mode": "fast",
+    "drafter": "oracle",
+    "acceptance": "hope",
+    "num_speculative_tokens": 0,
+    "branching": (),
+    "schedule": "soon",
+    "max_tokens": 0,
+    "temperature": "warm",
+    "seed": "x",
+    "draft_floor": 1.0,
+}
+
+
 @pytest.mark.parametrize(
     "options, noun",
     [
-        ({"depth": 0}, "depth"),
-        ({"mode": "fast"}, "mode"),
-        ({"drafter": "oracle"}, "drafter"),
-        ({"acceptance": "hope"}, "acceptance"),
-        ({"num_speculative_tokens": 0}, "num_speculative_tokens"),
+        *(({name: value}, name) for name, value in IMPOSSIBLE.items()),
         ({"prompt_lookup_min": 3}, "prompt_lookup_max"),
-        ({"branching": ()}, "branching"),
         ({"branching": (99, 99, 99, 99)}, "branching"),
         ({"mode": "sd", "drafter": "tree", "acceptance": "block"}, "chains"),
+        ({"mode": "sd", "acceptance": "block", "coupling": "shared"}, "noise"),
         ({"width": 4, "depth": 6}, "width"),
-        ({"schedule": "soon"}, "schedule"),
         ({"schedule": "sync", "late_drafts": "reject"}, "late_drafts"),
-        ({"max_tokens": 0}, "max_tokens"),
-        ({"temperature": "warm"}, "temperature"),
-        ({"seed": "x"}, "seed"),
         ({"depht": 3}, "did you mean depth"),
         ({"schedule": "asink"}, "async is its other name"),
-        ({"draft_floor": 1.0}, "draft_floor"),
         ({"draft_floor": float("nan")}, "draft_floor"),
     ],
 )

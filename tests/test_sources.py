@@ -2,15 +2,16 @@
 
 import ast
 import functools
-import importlib
+import importlib.util
 import io
+import pkgutil
 import re
 import subprocess
 import tokenize
 from collections import Counter
 
 import pytest
-from tests_root import ROOT
+from tests_root import ROOT, blocks
 
 PACKAGE = sorted((ROOT / "lr").rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
@@ -22,9 +23,9 @@ BELOW_THE_CLI = [
     and path.name not in ("__main__.py", "lookahead.py", "speculative.py")
 ]
 
-# The budgets of CONTRIBUTING.md, held with 5 % of slack. The three sizes are not what
-# they should be yet: they are held at what they are. They were 67,500, 153,000 and
-# 117,500 before evidence, `keep`, `goes_on` and `step_law`.
+# The budgets of CONTRIBUTING.md, held with 5 % of slack. The first two are not what they
+# should be yet: they are held at what they are. They were 67,500 and 153,000 before
+# evidence, `keep`, `goes_on` and `step_law`.
 SLACK = 1.05
 CORE_TOKENS = 68_500  # goal: 56,000
 PACKAGE_TOKENS = 149_000  # goal: 128,000
@@ -172,7 +173,7 @@ def test_the_pages_stay_pages(page, lines):
 
 def test_only_the_command_line_reads_the_environment():
     """That nothing prints there is a rule of ruff (T20)."""
-    forbidden = {"sys.stdout", "sys.stderr", "os.environ", "os.getenv", "os.putenv"}
+    forbidden = "sys.stdout sys.stderr os.environ os.getenv os.putenv".split()
     assert not [
         f"{path.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)}"
         for path in BELOW_THE_CLI
@@ -187,17 +188,8 @@ def test_no_state_at_module_level():
     for path in PACKAGE:
         tree = parsed(path)
         assert not any(isinstance(node, ast.Global) for node in ast.walk(tree)), path
-        for node in tree.body:
-            if isinstance(node, (ast.Assign, ast.AnnAssign)):
-                targets = getattr(node, "targets", [getattr(node, "target", None)])
-                names = [
-                    name.id
-                    for target in targets
-                    for name in ast.walk(target)
-                    if isinstance(name, ast.Name)
-                ]
-                constants = all(re.match(r"_?[A-Z]|__\w+__$", name) for name in names)
-                assert constants, f"{path}: {names}"
+        for name in [name for node in tree.body for name in assigned(node)]:
+            assert re.match(r"_?[A-Z]|__\w+__$", name), f"{path}: {name}"
 
 
 def test_a_name_means_one_thing():
@@ -211,16 +203,22 @@ def test_a_name_means_one_thing():
     assert not {name: paths for name, paths in files.items() if len(paths) > 1}
 
 
+def assigned(statement):
+    """The names that a statement gives values."""
+    if not isinstance(statement, ast.Assign | ast.AnnAssign):
+        return []
+    targets = getattr(statement, "targets", [getattr(statement, "target", None)])
+    parts = [part for target in targets for part in ast.walk(target)]
+    return [part.id for part in parts if isinstance(part, ast.Name)]
+
+
 def defined(module):
     """The public names of a module."""
     names = []
     for node in module.body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef):
             names.append(node.name)
-        elif isinstance(node, ast.Assign | ast.AnnAssign):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            parts = [part for target in targets for part in ast.walk(target)]
-            names += [part.id for part in parts if isinstance(part, ast.Name)]
+        names += assigned(node)
     return [name for name in names if name != "T" and not name.startswith("_")]
 
 
@@ -263,21 +261,16 @@ def test_the_sources_name_files_that_exist():
 
 def resolves(dotted):
     """Whether a dotted name means a module, or something in one."""
-    parts = dotted.split(".")
-    value = importlib.import_module(parts[0])
-    for i, part in enumerate(parts[1:], 2):
-        if not hasattr(value, part):
-            try:
-                importlib.import_module(".".join(parts[:i]))
-            except ModuleNotFoundError as error:  # of ours; or of an extra it needs
-                return not str(error.name).startswith("lr")
-        value = getattr(value, part)
+    try:
+        pkgutil.resolve_name(dotted)
+    except AttributeError:
+        # A module may need an extra that is not here.
+        return importlib.util.find_spec(dotted) is not None
     return True
 
 
 def test_readme_example_runs(capsys):
-    readme = (ROOT / "README.md").read_text("utf-8")
-    [example] = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+    [example] = blocks("README.md")
     exec(compile(example, "README.md", "exec"), {"__name__": "readme"})
     shown = capsys.readouterr().out
     assert "answer: " in shown and "correction" in shown and "accepted" in shown

@@ -1,9 +1,10 @@
-"""Where the project is, and how many random cases a test makes: few in `make test`, many
-with LR_LONG=1.
+"""Where the project is, what files of it hold, a new interpreter, and how many random
+cases a test makes: few in `make test`, many with LR_LONG=1.
 """
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,12 @@ ROOT = Path(__file__).parents[1]
 
 def cases(count):
     return count * (100 if os.environ.get("LR_LONG") else 1)
+
+
+def blocks(page, language="python"):
+    """The code blocks of a document in a language."""
+    text = (ROOT / page).read_text("utf-8")
+    return re.findall(rf"(?ms)^```{language}\n(.*?)^```", text)
 
 
 def rows(name):

@@ -19,7 +19,6 @@ from lr.engine.engine import Engine
 from lr.engine.runner import IdleRunners
 from lr.errors import OutOfBlocks
 from lr.options import make_options
-from lr.page_engine import emission
 from lr.rng import Stream
 from lr.spec.acceptance import BlockRule, MatchRule, RejectRule
 from lr.spec.drafters import LookupDrafter, ModelDrafter, TreeDrafter
@@ -30,9 +29,6 @@ from lr.spec.write import StepJob, StepWriter, WriterConfig
 from lr.trace import ForwardPass, Trace
 from lr.types import (
     Coupling,
-    EmittedStep,
-    Finish,
-    Origin,
     Role,
     SamplingParams,
     Verdict,
@@ -79,10 +75,9 @@ def writer(
     *,
     temperature=0.0,
     seed=0,
-    trace=None,
 ):
     """A writer on a runner of its own."""
-    trace = Trace() if trace is None else trace
+    trace = Trace()
 
     def saw(branches, tokens, seconds):
         trace.record(ForwardPass(role, branches, tokens, seconds))
@@ -94,25 +89,6 @@ def writer(
         stream=Stream.root(seed).fold_in(role.value),
         trace=trace,
     )
-
-
-def decode_plainly(prompt, target, limits):
-    """Plain decoding of the target, step by step: the baseline of every comparison,
-    with the keys that Lookahead Reasoning uses.
-    """
-    branch = target.runner.open(prompt)
-    try:
-        index = written = 0
-        while limit := limits.step_limit(written):
-            [step] = target.write([target.job(branch, index, limit)])
-            emitted = EmittedStep(index, step, Origin.TARGET)
-            target.trace.record(emission(emitted))
-            yield emitted
-            if step.finish is Finish.EOS:
-                return
-            index, written = index + 1, written + len(step.tokens)
-    finally:
-        target.close(branch)
 
 
 def tokens_of(emitted):

@@ -8,7 +8,7 @@ from model_kit import random_model, runner_on
 from tiny_training.vocabulary import build_tokenizer
 
 from lr.model.codec import Codec
-from lr.spec.verifiers.base import Pair, Verifier
+from lr.spec.verifiers.base import Pair
 from lr.spec.verifiers.judge import JudgeVerifier, PromptedModel
 from lr.spec.verifiers.named import ScoreReading, ScoreVerifier
 from lr.types import Finish, Step
@@ -57,28 +57,13 @@ class Watched:
         return logits
 
 
-def step(text, finish=Finish.BOUNDARY):
-    return Step(tuple(codec().encode(text + "\n\n")), finish)
+def step(text):
+    return Step(tuple(codec().encode(text + "\n\n")), Finish.BOUNDARY)
 
 
 def pair(draft, target=None, *, prefix="How many coins?"):
     rival = None if target is None else step(target)
     return Pair(tuple(codec().encode(prefix)), step(draft), rival)
-
-
-class Says(Verifier):
-    """Gives the prepared verdict for the text of a draft step; remembers the texts."""
-
-    name = "says"
-
-    def __init__(self, answers):
-        self.answers = answers
-        self.texts = []
-
-    def judge(self, pairs):
-        texts = [codec().decode(pair.draft_step.tokens).strip() for pair in pairs]
-        self.texts += texts
-        return [self.answers[text] for text in texts]
 
 
 def judge(prompted=None):

@@ -27,7 +27,7 @@ def test_a_worker_thread_on_shared_weights_answers_as_lockstep():
     """
     with Reasoner() as reasoner:
         engine = replace(reasoner.engine, worker=None, names={})
-        assert engine.worker is not None and engine.worker.as_thread
+        assert engine.worker.as_thread
         reasoner.engine = engine
         assert engine.worker.load()[0].model is engine.draft_model
         settings = {"mode": "lr+sd", "drafter": "draft", "max_tokens": 120}

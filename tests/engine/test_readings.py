@@ -216,16 +216,21 @@ class LooksRule(MatchRule):
 
 
 class LooksDrafter(LookupDrafter):
-    """Compares what it learns from with what the rule saw."""
+    """Compares what it learns from with what the rule saw. One is made for each
+    answer."""
 
     reads = ("prompt_lookup_max",)
+    count = 0
 
     def __init__(self, setup):
+        type(self).count += 1
         super().__init__(setup.options.prompt_lookup_max)
 
     def learn(self, context, proposal, logits):
         assert torch.equal(proposal.logits, logits)
         assert len(proposal.hidden) == len(logits) == len(proposal) + 1
+        new = context.tokens[context.length :]
+        assert 1 <= len(new) <= len(proposal) + 1
 
 
 @pytest.mark.parametrize("drafter", ["ngram", "tree", "draft"])
@@ -280,7 +285,11 @@ def test_what_cannot_be_given_or_followed_is_refused(noun, variant, options):
 
 
 def test_a_drafter_may_follow_an_option():
-    emitted(ask(toy_engine(), variant=LEARNS, mode="lr+sd", prompt_lookup_max=5))
+    before = LooksDrafter.count
+    for longest in (3, 5):
+        options = {"mode": "lr+sd", "prompt_lookup_max": longest}
+        emitted(ask(toy_engine(), variant=LEARNS, **options))
+    assert LooksDrafter.count == before + 2
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

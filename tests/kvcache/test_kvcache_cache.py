@@ -15,27 +15,20 @@ from kvcache_kit import (
 from torch.profiler import profile
 
 from lr.errors import SettingError
-from lr.kvcache.cache import PagedKVCache
 from lr.kvcache.invariant import check_cache
-
-SIZES = {
-    "num_layers": 3,
-    "num_kv_heads": 2,
-    "head_dim": 5,
-    "block_size": 7,
-    "dtype": torch.bfloat16,
-}
-SETTINGS = SIZES | {"num_blocks": 4, "device": "cpu"}
 
 
 @pytest.mark.parametrize(
     "name, value",
-    [*((name, 0) for name in SIZES if name != "dtype"), ("dtype", torch.int8)],
+    [
+        *(("num_layers", 0), ("num_kv_heads", 0), ("head_dim", 0)),
+        *(("block_size", 0), ("dtype", torch.int8)),
+    ],
 )
 def test_impossible_settings_are_refused(name, value):
     noun = "dtype" if name == "dtype" else "shape"
     with pytest.raises(SettingError, match=noun):
-        PagedKVCache(**SETTINGS | {name: value})
+        small_cache(**{name: value})
 
 
 def test_a_cache_for_which_there_is_no_room_is_refused():
@@ -46,7 +39,7 @@ def test_a_cache_for_which_there_is_no_room_is_refused():
 def test_picking_out_blocks_takes_only_their_memory():
     """index_select of a permuted tensor would copy the whole cache, at every fork that
     writes."""
-    cache = PagedKVCache(**SETTINGS | {"num_blocks": 500})
+    cache = small_cache(num_blocks=500)
     with profile(profile_memory=True) as profiled:
         cache.prepare([3], [(1, 2)])
         cache.gather(0, torch.tensor([[1, 2]]))

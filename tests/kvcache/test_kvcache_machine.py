@@ -17,9 +17,7 @@ from hypothesis.stateful import (
     rule,
 )
 from kvcache_kit import (
-    ForwardFailed,
     assert_contents,
-    blocks_needed,
     filled,
     small_cache,
     snapshot,
@@ -32,6 +30,30 @@ from lr.kvcache.invariant import check_cache
 
 PICK = st.integers(0, 10**6)
 TABLES = 5  # at most; few and small, so that blocks are often shared and rarely run out
+
+
+class ForwardFailed(Exception):
+    """Stands for whatever goes wrong in a forward pass."""
+
+
+def blocks_needed(tables, counts, live):
+    """(new blocks, copied blocks) of an append, by formula.
+
+    Of r owners of a partly filled last block, w write into it: min(w, r - 1) of them
+    copy it.
+    """
+    new, writers = 0, {}
+    for table, count in zip(tables, counts, strict=True):
+        size = table.block_size
+        new += (table.length + count + size - 1) // size - (
+            table.length + size - 1
+        ) // size
+        if count and table.length % size:
+            writers[table.blocks[-1]] = writers.get(table.blocks[-1], 0) + 1
+    owners = {block: sum(block in table.blocks for table in live) for block in writers}
+    return new, sum(
+        min(writing, owners[block] - 1) for block, writing in writers.items()
+    )
 
 
 class CacheMachine(RuleBasedStateMachine):

@@ -63,7 +63,7 @@ def test_every_table_has_all_its_columns(name):
         mode="lr",
         models=SimpleNamespace(verifier=lambda name: None),
     )
-    counts = ("accepted", "judged", "target_passes", "draft_passes", "tokens")
+    counts = "accepted judged target_passes draft_passes tokens".split()
     stats = dict.fromkeys(counts, 20)
     stats |= dict.fromkeys(("seconds", "target_seconds", "draft_seconds"), 2)
     record = {

@@ -4,14 +4,11 @@ at tiny sizes on the CPU; a check that fails, hangs or is cut costs that check o
 
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import gpu_check
 import pytest
 import torch
-
-Run = Callable[..., tuple[int, list[dict]]]
 
 
 @pytest.fixture

@@ -26,11 +26,13 @@ from lr.measure.judge_server import FAILURES, JudgeError, ServedJudge, read_choi
 from lr.spec.verifiers.base import Pair
 from lr.types import Finish, Step
 
-HERE = Path(__file__).parent
+
+def choice(text, **more):
+    return {"message": {"content": text}, **more}
 
 
 def said(text, **more):
-    return 200, {"choices": [{"message": {"content": text}, **more}]}
+    return 200, {"choices": [choice(text, **more)]}
 
 
 class Server(ThreadingHTTPServer):
@@ -131,7 +133,7 @@ def test_one_request_per_pair_and_none_for_equal_texts(server):
     "row", rows("verdicts.jsonl"), ids=lambda row: row["answer"][:30]
 )
 def test_only_a_clear_word_accepts(row):
-    verdict = read_choice({"message": {"content": row["answer"]}})
+    verdict = read_choice(choice(row["answer"]))
     assert row["aligned"] == (None if verdict is None else verdict.aligned)
 
 
@@ -166,7 +168,7 @@ def written(*tokens):
     ],
 )
 def test_a_probability_is_the_score(answer, logprobs, score):
-    verdict = read_choice({"message": {"content": answer}, "logprobs": logprobs})
+    verdict = read_choice(choice(answer, logprobs=logprobs))
     assert verdict.score == (None if score is None else pytest.approx(score))
     if score is not None:
         assert verdict.aligned == (score >= 0.5)
@@ -176,7 +178,7 @@ def test_a_probability_that_is_not_a_number_is_an_error():
     logprobs = written({"aligned": 1})
     logprobs["content"][0]["top_logprobs"][0]["logprob"] = nan
     with pytest.raises(NumericalError):
-        read_choice({"message": {"content": "aligned"}, "logprobs": logprobs})
+        read_choice(choice("aligned", logprobs=logprobs))
 
 
 @pytest.mark.parametrize(
@@ -334,7 +336,7 @@ def test_proxies_are_for_other_machines(server, monkeypatch):
 
 def test_a_certificate_of_ones_own_is_named(server, monkeypatch):
     monkeypatch.delenv("SSL_CERT_FILE", raising=False)
-    file = HERE / "localhost.pem"  # self-made, for a hundred years
+    file = Path(__file__).with_name("localhost.pem")  # self-made, for a hundred years
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(file)
     server.socket = context.wrap_socket(server.socket, server_side=True)

@@ -45,7 +45,7 @@ BLOCKS = {
 @pytest.mark.parametrize("name", BLOCKS)
 def test_the_block_that_defines_what_was_asked(name):
     block = code_block(BLOCKS[name], "f")
-    assert block is not None and block.strip() == RIGHT.strip()
+    assert block.strip() == RIGHT.strip()
 
 
 def test_prose_is_no_program():
@@ -126,7 +126,7 @@ def store_with(path, item, texts):
 def test_samples_of_human_eval_are_for_its_own_grader(tmp_path):
     texts = [fenced(PROGRAMS["all of it"][0]), "I cannot."]
     path = write_samples(store_with(tmp_path, ITEM, texts), [ITEM])
-    assert path is not None and path.name == "samples.jsonl"
+    assert path.name == "samples.jsonl"
     first, second = map(json.loads, path.read_text("utf-8").splitlines())
     assert first["task_id"] == "T/7" and second["completion"].strip() == ""
     program = f"{PROMPT}{first['completion']}\n{ROW['test']}\ncheck(half)"
@@ -144,7 +144,7 @@ def test_samples_of_live_code_bench_are_for_its_own_grader(tmp_path):
     solution = "class Solution:\n    def add(self, a, b):\n        return a + b\n"
     texts = [fenced(solution), fenced(solution + "# two\n")]
     path = write_samples(store_with(tmp_path, item, texts), [item])
-    assert path is not None and path.name == "samples.json"
+    assert path.name == "samples.json"
     [sample] = json.loads(path.read_text("utf-8"))
     assert sample["code_list"] == [solution, solution + "# two\n"]
     assert Grader(LIMITS).grade(item, texts[0]).right is None

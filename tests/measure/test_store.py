@@ -121,17 +121,17 @@ def test_a_folder_that_is_written_is_left_alone(tmp_path):
 @pytest.mark.parametrize(
     "file, content",
     [
-        ("0.json", {"right": "yes"}),
-        ("0.json", {"right": True, "time_taken": "long"}),
-        ("0.json", {"stats": {"target_passes": "many"}}),
-        ("0.json", [1]),
-        ("run.json", {"settings": 5}),
-        ("run.json", {"settings": {}, "conditions": []}),
+        ("0.json", '{"right": "yes"}'),
+        ("0.json", '{"right": true, "time_taken": "long"}'),
+        ("0.json", '{"stats": {"target_passes": "many"}}'),
+        ("0.json", "[1]"),
+        ("run.json", '{"settings": 5}'),
+        ("run.json", '{"settings": {}, "conditions": []}'),
     ],
 )
 def test_a_field_of_another_type_is_refused_by_name(tmp_path, file, content):
     store = Store(tmp_path)
-    tmp_path.joinpath(file).write_text(json.dumps(content))
+    tmp_path.joinpath(file).write_text(content)
     with pytest.raises(SettingError, match=file):
         list(store.results()) or store.settings()
     if file == "0.json":

@@ -85,17 +85,18 @@ def layers_are_right(qk_norm, dtype):
     model.attention = TRITON
     install.install(model.layers, model.norm)
     bound = 1e-5 if dtype is torch.float32 else 0.02
-    assert (logits(*several) - plain[0]).abs().max() <= bound
-    with patch.object(fused, "linear", wraps=fused.linear) as linear:
-        assert (logits(*single) - plain[1]).abs().max() <= bound
-    assert linear.call_count == 4 * len(model.layers)  # in the second of two forwards
 
+    def compare_logits(layers_on_kernels):
+        assert (logits(*several) - plain[0]).abs().max() <= bound
+        with patch.object(fused, "linear", wraps=fused.linear) as linear:
+            assert (logits(*single) - plain[1]).abs().max() <= bound
+        # In the second of two forwards.
+        assert linear.call_count == 4 * layers_on_kernels
+
+    compare_logits(len(model.layers))
     calls = []
     model.layers[0].mlp_norm.register_forward_hook(lambda *_: calls.append(1))
-    assert (logits(*several) - plain[0]).abs().max() <= bound
-    with patch.object(fused, "linear", wraps=fused.linear) as linear:
-        assert (logits(*single) - plain[1]).abs().max() <= bound
-    assert linear.call_count == 4
+    compare_logits(1)
     assert len(calls) == 4
 
 

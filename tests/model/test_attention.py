@@ -4,9 +4,6 @@ FlashAttention's calls answered by an emulation; and all kinds on a GPU, if ther
 """
 
 import math
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +20,7 @@ from attention_kit import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests_root import python
 
 from lr.model.attention import SDPA
 from lr.model.attention_choice import AttentionNeeds, candidates
@@ -47,15 +45,7 @@ def test_our_kernels_are_right():
     """In Triton's interpreter, which is chosen when a kernel is defined: a process of
     its own."""
     program = Path(__file__).with_name("kernels_in_the_interpreter.py")
-    path = os.pathsep.join(filter(None, sys.path))
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", program],
-        env=os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    done = python("-W", "ignore", program, env={"TRITON_INTERPRET": "1"})
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -5,16 +5,15 @@ The recorder is the twin without CUDA, which overwrites its result as a graph do
 attention is the kit's.
 """
 
-import random
 from dataclasses import replace
 
 import pytest
 import torch
 from attention_kit import TILES
-from model_kit import poisoned, random_model, runner_on
+from model_kit import compute_alike, poisoned, random_model, runner_on
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lr.engine.runner import IdleRunners, ModelRunner
+from lr.engine.runner import IdleRunners
 from lr.errors import SettingError
 from lr.model.graphs import StepGraphs, record_eager
 from lr.model.qwen import CausalLM
@@ -32,69 +31,18 @@ def replaying(recorder=record_eager, rows=(1, 2, 4, 8)):
     return runner, runner.graphs
 
 
-class Pair:
-    """The same branches on two runners: one as ever, one that replays. Every forward is
-    compared, hidden states too."""
-
-    def __init__(self):
-        plain = runner_on(MODEL, num_blocks=80)
-        replays, self.graphs = replaying()
-        self.runners = [poisoned(plain), poisoned(replays)]
-        self.branches = []
-
-    def each(self, act, i, *arguments):
-        """Do the same to branch i of both."""
-        pairs = zip(self.runners, self.branches[i], strict=True)
-        return [act(runner, branch, *arguments) for runner, branch in pairs]
-
-    def forward(self, chosen, wanted):
-        results = []
-        for side, runner in enumerate(self.runners):
-            branches = [self.branches[i][side] for i in chosen]
-            results.append(runner.forward(branches, wanted))
-        for plain, replayed in zip(*results, strict=True):
-            torch.testing.assert_close(replayed, plain, rtol=0, atol=1e-11)
-
-
 @pytest.mark.parametrize("seed", range(6))
 def test_replayed_forwards_are_the_ordinary_ones(seed):
-    """Branches open, fork, rewind and close at random between batches of every size,
-    those that are too large included.
-    """
-    chance, pair = random.Random(seed), Pair()
-    branches = pair.branches
-
-    def tokens(count):
-        return [chance.randrange(V) for _ in range(count)]
-
-    for _ in range(40):
-        act = chance.random()
-        if act < 0.25 or not branches:
-            prompt = tokens(chance.randint(1, 5))
-            branches.append([runner.open(prompt) for runner in pair.runners])
-            pair.forward([len(branches) - 1], "last")
-        i = chance.randrange(len(branches))
-        if 0.25 < act < 0.4 and len(branches) < 7:
-            branches.append(pair.each(ModelRunner.fork, i))
-        elif 0.4 < act < 0.5 and len(branches) > 1:
-            pair.each(ModelRunner.close, i)
-            del branches[i]
-        elif 0.5 < act < 0.6:
-            pair.each(ModelRunner.rewind, i, chance.randint(1, len(branches[i][0])))
-        chosen = chance.sample(range(len(branches)), chance.randint(1, len(branches)))
-        for i in chosen:
-            new = tokens(chance.choice([1, 1, 1, 3]))
-            for branch in branches[i]:
-                branch.extend(new)
-        pair.forward(chosen, chance.choice(["last", "all", [1] * len(chosen)]))
-    assert len(pair.graphs._recordings) > 2
-    for i in range(len(branches)):
-        pair.each(ModelRunner.close, i)
-    pools = [runner.cache.pool for runner in pair.runners]
-    assert [pool.num_used for pool in pools] == [0, 1]  # the padding block
+    """Between batches of every size, those that are too large included."""
+    plain = poisoned(runner_on(MODEL, num_blocks=80))
+    replays, graphs = replaying()
+    compute_alike([plain, poisoned(replays)], seed)
+    assert len(graphs._recordings) > 2
+    assert plain.cache.pool.num_used == 0
+    assert replays.cache.pool.num_used == 1  # the padding block
     for _ in range(2):
-        pair.runners[1].end()
-    assert pools[1].num_used == 0
+        replays.end()
+    assert replays.cache.pool.num_used == 0
 
 
 @pytest.mark.parametrize("prompts", [1, 3])
@@ -109,15 +57,6 @@ def test_results_outlive_the_next_replay(prompts):
         branch.append(9)
     runner.forward(branches)
     assert torch.equal(first, copies)
-
-
-def decode(runner, steps, rows):
-    branches, logits = [runner.open([i]) for i in range(rows)], []
-    for token in range(steps):
-        logits += runner.forward(branches)
-        for branch in branches:
-            branch.append(token)
-    return logits
 
 
 def test_what_cannot_be_recorded_is_said():
@@ -141,7 +80,7 @@ def test_the_block_for_padding_rows_is_not_lent(monkeypatch):
     assert runners.lend(5) is large
 
 
-FORBIDDEN = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "pin_memory")
+FORBIDDEN = "_local_scalar_dense nonzero masked_select unique pin_memory".split()
 """What a CUDA graph may not contain: reading a value back, shapes that depend on
 values, copies from the host."""
 
@@ -178,7 +117,11 @@ def test_what_is_recorded_can_be_recorded(monkeypatch):
     kind = replace(TILES, tiles=lambda tiles, cache: lambda layer, q, k, v: q)
     monkeypatch.setattr(MODEL, "attention", kind)
     runner, _ = replaying(watch, rows=(4,))
-    decode(runner, 4, rows=2)
+    branches = [runner.open([token]) for token in range(2)]
+    for token in range(4):
+        runner.forward(branches)
+        for branch in branches:
+            branch.append(token)
     assert len(lists) == 4
     assert all(names == lists[0] for names in lists)
     assert not [name for name in lists[0] for word in FORBIDDEN if word in name]

@@ -2,7 +2,6 @@
 memory and registers; this needs Triton and its compiler, no GPU.
 """
 
-import importlib.util
 import re
 import subprocess
 from pathlib import Path
@@ -10,11 +9,9 @@ from tempfile import NamedTemporaryFile
 
 import pytest
 import torch
+from attention_kit import needs_triton
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("triton") is None,
-    reason="the package triton is not installed",
-)
+pytestmark = needs_triton
 SHARED = {80: 163, 89: 99, 90: 227}
 """KiB of shared memory that one program may take, by compute capability."""
 TYPES = {torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32"}
@@ -26,10 +23,10 @@ CHANGING = (
 )
 
 
-def compile_for(sm, kernel, arguments, constants):
+def compile_for(sm, kernel, signature, constants):
     """The kernel for a GPU of that compute capability, whose registers suffice.
-    `arguments`: their Triton types; pointers and strides are multiples of 16, as they
-    are in models.
+    `signature`: name and Triton type of each argument; pointers and strides are
+    multiples of 16, as they are in models.
     """
     import triton
     from triton.backends import nvidia
@@ -41,6 +38,7 @@ def compile_for(sm, kernel, arguments, constants):
     options = {name: constants.pop(name) for name in chosen}
     if "EARLY" in names:
         constants["EARLY"] = options["launch_pdl"] = sm >= 90
+    arguments = dict(argument.split(":") for argument in signature.split())
     arguments = {n: kind for n, kind in arguments.items() if n not in constants}
     assert {*arguments, *constants} == set(names)
     even = [
@@ -81,16 +79,16 @@ def test_the_attention_kernel_compiles(rows, h, k, d, dtype, sm):
     from lr.kernels.attention import _combine, _kernel, block_sizes
 
     data = TYPES[dtype]
-    arguments = dict.fromkeys(("q", "keys", "values"), data)
-    arguments |= {"out": "*fp32", "lses": "*fp32", "positions": "*i64", "scale": "fp32"}
-    arguments |= dict.fromkeys(("borders", "owners", "tables"), "*i32")
-    arguments |= dict.fromkeys(("q_row", "q_head", "kv_slot", "kv_head"), "i32")
-    arguments |= dict.fromkeys(("splits", "split_rows", "table_row"), "i32")
+    signature = (
+        f"q:{data} keys:{data} values:{data} out:*fp32 lses:*fp32 positions:*i64 "
+        "scale:fp32 borders:*i32 owners:*i32 tables:*i32 q_row:i32 q_head:i32 "
+        "kv_slot:i32 kv_head:i32 splits:i32 split_rows:i32 table_row:i32"
+    )
     sizes = block_sizes(rows * h // k, d, dtype)
     constants = {"H": h, "GROUP": h // k, "D": d, "PAGE": 16, **sizes}
-    compile_for(sm, _kernel, arguments, constants)
-    arguments = {"out": "*fp32", "lses": "*fp32", "mixed": data, "rows": "i32"}
-    compile_for(sm, _combine, arguments, {"SPLITS": 64, "D": d, "BLOCK_D": d})
+    compile_for(sm, _kernel, signature, constants)
+    signature = f"out:*fp32 lses:*fp32 mixed:{data} rows:i32"
+    compile_for(sm, _combine, signature, {"SPLITS": 64, "D": d, "BLOCK_D": d})
 
 
 @pytest.mark.filterwarnings(WARNING)
@@ -107,22 +105,20 @@ def test_the_fused_kernels_compile(dtype, sm):
     """The sizes of Qwen3-32B; None: an argument that may be left out."""
     from lr.kernels import fused
 
-    def check(kernel, pointers, others, **constants):
-        arguments = dict.fromkeys(pointers.split(), TYPES[dtype]) | others
-        compile_for(sm, kernel, arguments, constants)
+    def check(kernel, signature, **constants):
+        """The type of the data is written as T."""
+        compile_for(sm, kernel, signature.replace("T", TYPES[dtype]), constants)
 
-    eps = {"eps": "fp32"}
     rotate = {"H": 64, "D": 128, "HALF": 64, "num_warps": 1}
-    for weight in ({}, {"weight": None}):
-        pointers, others = "heads weight cos signed_sin", eps | {"row_stride": "i32"}
-        check(fused._norm_rotate, pointers, others, **rotate, **weight)
-    multiply, width = fused._linear, eps | {"n": "i32"}
-    pointers, sizes = "x weight norm plus out", {"SIZE": 5120, **fused.ROW_LAUNCH}
-    check(multiply, pointers, width, GATED=True, plus=None, **sizes)
-    check(multiply, pointers, width, GATED=False, norm=None, **sizes)
-    add, norm = {"E": 5120, "BLOCK": 8192, "num_warps": 8}, "x y weight total normed"
-    check(fused._add_norm, norm, eps, **add)
-    check(fused._silu_mul, "gate_up out", {}, WIDTH=25600, BLOCK=1024)
-    strides = dict.fromkeys(("k_row", "v_row", "kv_slot", "kv_head"), "i32")
-    others = strides | {"slots": "*i64"}
-    check(fused._store, "k v keys values", others, SIZE=1024, D=128, BLOCK=1024)
+    heads = "heads:T weight:T cos:T signed_sin:T eps:fp32 row_stride:i32"
+    check(fused._norm_rotate, heads, **rotate)
+    check(fused._norm_rotate, heads, weight=None, **rotate)
+    sizes = {"SIZE": 5120, **fused.ROW_LAUNCH}
+    row = "x:T weight:T norm:T plus:T out:T eps:fp32 n:i32"
+    check(fused._linear, row, GATED=True, plus=None, **sizes)
+    check(fused._linear, row, GATED=False, norm=None, **sizes)
+    sums = "x:T y:T weight:T total:T normed:T eps:fp32"
+    check(fused._add_norm, sums, E=5120, BLOCK=8192, num_warps=8)
+    check(fused._silu_mul, "gate_up:T out:T", WIDTH=25600, BLOCK=1024)
+    cached = "k:T v:T keys:T values:T k_row:i32 v_row:i32 kv_slot:i32 kv_head:i32"
+    check(fused._store, f"{cached} slots:*i64", SIZE=1024, D=128, BLOCK=1024)

@@ -1,7 +1,6 @@
 """The tokenizer wrapper: bytes of tokens, ends, prompts that no message can forge, and
 whether two tokenizers agree."""
 
-import json
 import unicodedata
 from functools import cache
 from types import SimpleNamespace
@@ -135,11 +134,11 @@ def test_only_byte_level_tokenizers_are_read():
 # Loading and prompts
 
 
-def saved(folder, tokenizer, config, generation):
+def saved(folder, tokenizer, config="{}", generation="{}"):
     """A folder with a tokenizer, config.json and generation_config.json."""
     tokenizer.save_pretrained(folder)
-    (folder / "config.json").write_text(json.dumps(config))
-    (folder / "generation_config.json").write_text(json.dumps(generation))
+    (folder / "config.json").write_text(config)
+    (folder / "generation_config.json").write_text(generation)
     return folder
 
 
@@ -148,11 +147,12 @@ def test_a_folder_says_what_ends_the_text_and_how_to_sample(tmp_path):
     named."""
     tokenizer = byte_level()
     end = tokenizer.eos_token_id
-    stated = {"temperature": 0.6, "top_p": 0.95, "top_k": 20}
-    stated |= {"do_sample": True, "eos_token_id": [7, end]}
-    more = {"of_tomorrow": ["x"], "length_penalty": 1.0, "max_time": 0}
-    folder = saved(tmp_path, tokenizer, {"eos_token_id": 5}, stated | more)
-    codec = Codec.load(folder)
+    generation = (
+        f'{{"temperature": 0.6, "top_p": 0.95, "top_k": 20, "do_sample": true, '
+        f'"eos_token_id": [7, {end}], "of_tomorrow": ["x"], '
+        f'"length_penalty": 1.0, "max_time": 0}}'
+    )
+    codec = Codec.load(saved(tmp_path, tokenizer, '{"eos_token_id": 5}', generation))
     assert codec.eos_ids == {5, 7, end}
     assert recommended_sampling(codec) == SamplingParams(0.6, top_p=0.95, top_k=20)
     message = unsupported(codec)
@@ -163,17 +163,17 @@ def test_a_folder_says_what_ends_the_text_and_how_to_sample(tmp_path):
 @pytest.mark.parametrize(
     "config, noun",
     [
-        ({"eos_token_id": None}, "end-of-sequence"),
-        ({"eos_token_id": [1, "2"]}, "end-of-sequence"),
-        ({"eos_token_id": [3, 9999]}, "end-of-sequence"),
-        ({"eos_token_id": 5, "vocab_size": 300}, "vocab_size 300"),
+        ('{"eos_token_id": null}', "end-of-sequence"),
+        ('{"eos_token_id": [1, "2"]}', "end-of-sequence"),
+        ('{"eos_token_id": [3, 9999]}', "end-of-sequence"),
+        ('{"eos_token_id": 5, "vocab_size": 300}', "vocab_size 300"),
     ],
 )
 def test_a_tokenizer_that_does_not_fit_its_model_is_refused(tmp_path, config, noun):
     tokenizer = byte_level()
     tokenizer.eos_token = None
     with pytest.raises(CheckpointError, match=noun):
-        Codec.load(saved(tmp_path, tokenizer, config, {}))
+        Codec.load(saved(tmp_path, tokenizer, config))
     (tmp_path / "tokenizer.json").write_text("{")
     with pytest.raises(CheckpointError, match="cannot be read"):
         Codec.load(tmp_path)
@@ -256,7 +256,7 @@ def test_a_draft_may_lack_added_tokens_and_nothing_else():
 def test_a_draft_with_the_same_files_shares_the_tokenizer(tmp_path):
     """Which takes seconds to load. One other token makes another tokenizer."""
     target, same, other = (
-        saved(tmp_path / name, byte_level(more=more), {}, {})
+        saved(tmp_path / name, byte_level(more=more))
         for name, more in (("target", ()), ("same", ()), ("other", ("<tool>",)))
     )
     codec = Codec.load(target)

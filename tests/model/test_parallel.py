@@ -12,7 +12,7 @@ from multiprocessing import active_children
 import pytest
 import torch
 import torch.distributed as dist
-from model_kit import hf_model, runner_on
+from model_kit import compute_alike, hf_model, runner_on
 
 from lr.errors import SettingError
 from lr.model.attention import REFERENCE
@@ -22,38 +22,6 @@ from lr.model.weights import load_model
 CPU = torch.device("cpu")
 LIMIT = 30.0
 """Seconds within which a run must have ended."""
-
-
-def compute(model):
-    """All that a model computes in a scenario with a prompt in pieces, forks, copy on
-    write and cut branches, in a row."""
-    runner = runner_on(model, num_blocks=24, max_batch_tokens=8)
-    noise = torch.Generator().manual_seed(5)
-
-    def tokens(count):
-        return torch.randint(61, (count,), generator=noise).tolist()
-
-    trunk = runner.open(tokens(11))  # more than one forward takes
-    results = list(runner.forward([trunk], "all"))
-    fork = runner.fork(trunk)  # block 3 is shared and partly filled
-    trunk.extend(tokens(1))
-    fork.extend(tokens(3))
-    results += runner.forward([trunk, fork], [1, 2])  # one of them copies the block
-    second = runner.open(tokens(4))
-    for _ in range(3):
-        for branch in (trunk, fork, second):
-            branch.extend(tokens(1))
-        results += runner.forward([trunk, fork, second])
-    runner.rewind(fork, 9)
-    fork.extend(tokens(2))
-    results += runner.forward([fork], "all")
-    runner.close(trunk)
-    second.extend(tokens(5))
-    results += runner.forward([second], "all")  # into blocks that another branch had
-    assert runner.cache.copied_blocks == 1
-    for branch in (fork, second):
-        runner.close(branch)
-    return torch.cat([result.double().flatten() for result in results])
 
 
 @pytest.mark.parametrize(
@@ -67,14 +35,16 @@ def test_logits_and_hidden_states_are_those_of_one_rank(size, kind, changes, tmp
     """fp64, to 1e-10. 4 query heads, of which two share a KV head, so two of four ranks
     do; a vocabulary of 61, which neither 2 nor 4 divides."""
     hf_model(kind, **changes).save_pretrained(tmp_path, max_shard_size="30KB")
-    alone = compute(load_model(tmp_path))
+    alone = load_model(tmp_path)
     model = load_parallel(tmp_path, [CPU] * size)
     with pytest.raises(SettingError, match="belongs to a group"):
         load_parallel(tmp_path, [CPU] * 2)
     try:
-        assert (compute(model) - alone).abs().max() < 1e-10
-        model.attention = REFERENCE  # the others follow, with a second cache
-        assert (compute(model) - alone).abs().max() < 1e-10
+        for attention in (model.attention, REFERENCE):
+            model.attention = attention  # the others follow, with a second cache
+            runners = [runner_on(m, 80, max_batch_tokens=8) for m in (alone, model)]
+            compute_alike(runners, seed=1, steps=12)
+            assert runners[1].cache.copied_blocks, "a fork wrote"
     finally:
         model.close()
     assert not active_children()
@@ -87,15 +57,10 @@ def test_what_nobody_holds_ends_on_all_ranks():
         runner = runner_on(model)
         runner.forward([runner.open([5])])
         gc.collect()
-        assert list(other_ranks(model).caches) == [runner.cache]
+        assert list(model.others.caches) == [runner.cache]
     del model, runner
     gc.collect()
     assert not active_children()
-
-
-def other_ranks(model):
-    assert model.others is not None
-    return model.others
 
 
 def feed_for_ever(model, strike=None):
@@ -113,10 +78,10 @@ def feed_for_ever(model, strike=None):
 
 def test_a_killed_rank_ends_the_run_with_its_number():
     model = load_parallel("tiny-target", [CPU] * 4)
-    victim = other_ranks(model).processes[1]
+    victim = model.others.processes[1]
     started = time.monotonic()
     with pytest.raises(WorkerError, match=r"rank 2 .* code -9"):
-        feed_for_ever(model, lambda: os.kill(victim.pid or 0, signal.SIGKILL))
+        feed_for_ever(model, lambda: os.kill(victim.pid, signal.SIGKILL))
     assert time.monotonic() - started < LIMIT
     assert not active_children(), "no rank is left"
     with pytest.raises(WorkerError, match="load it again"):  # from now on

@@ -135,7 +135,7 @@ def test_a_recording_that_fails_is_ended_and_says_why(broken, monkeypatch):
     assert fake.open is None
     fake.broken = ()
     record(fake.compute)
-    assert fake.calls[-6:] == ["warm", "clear", "begin", "recorded", "end", "clear"]
+    assert fake.calls[-6:] == "warm clear begin recorded end clear".split()
 
 
 def test_close_gives_up_all_graphs(events):

@@ -24,7 +24,8 @@ from lr.spec.variant import Variant
 from lr.types import Coupling, SamplingParams
 from lr.variants.kit.check import check_parts
 
-TEXTS = st.lists(st.integers(0, 3), min_size=1, max_size=40)
+TEXTS = st.lists(st.sampled_from([0, 1, 256, 257]), min_size=1, max_size=40)
+"""Their bytes are alike: ids are compared whole."""
 
 
 def context(tokens, limit=9, offset=0):
@@ -36,10 +37,6 @@ def context(tokens, limit=9, offset=0):
 def chain(drafter, tokens, k=4, limit=9):
     [proposal] = drafter.propose([context(tokens, limit)], k)
     return proposal.tokens
-
-
-def test_lookup_compares_ids_whole_and_not_by_their_bytes():
-    assert chain(LookupDrafter(2, 1), [256, 1, 1, 256]) == (1, 1, 256)
 
 
 def looked_up(tokens, longest, k):
@@ -80,7 +77,6 @@ def test_a_draft_model_proposes_what_it_would_write(coupling):
         question.branch.tokens.extend(extra)
         [proposal] = drafter.propose([question], 4)
         text = list(question.tokens)
-        assert proposal.q is not None
         for i, token in enumerate(proposal.tokens):
             law = law_after(text, sampling)
             assert (proposal.q[i] - law[0]).abs().max() < 1e-12

@@ -21,11 +21,11 @@ from lr.types import Finish, Step
 TEXTS = {}
 
 
-def step(text, finish=Finish.BOUNDARY):
+def step(text):
     """A step with one token per word, whose text is remembered."""
     tokens = (len(TEXTS),) * max(1, len(text.split()))
     TEXTS[tokens] = text
-    return Step(tokens, finish)
+    return Step(tokens, Finish.BOUNDARY)
 
 
 def decode(tokens):
@@ -180,29 +180,26 @@ def test_a_fit_goes_through_its_file(tmp_path):
     assert isinstance(stricter, FittedVerifier) and stricter.threshold == 0.9
 
 
-GOOD = {
-    "signals": {"length": {"weight": 1.0, "mean": 0.0, "scale": 1.0}},
-    "intercept": 0.0,
-    "threshold": 0.5,
-}
+LENGTH = '{"length": {"weight": 1.0, "mean": 0.0, "scale": 1.0}}'
+GOOD = f'{{"signals": {LENGTH}, "intercept": 0.0, "threshold": 0.5}}'
 
 
 @pytest.mark.parametrize(
-    "change, noun",
+    "text, damage, noun",
     [
-        ({"signals": {"mood": GOOD["signals"]["length"]}}, "mood"),
-        ({"signals": {"length": {"weight": 1.0, "mean": 0.0}}}, "scale"),
-        ({"signals": {"length": {"weight": 1.0, "mean": 0.0, "scale": 0}}}, "scale"),
-        ({"signals": ["length"]}, "fitted"),
-        ({"intercept": "high"}, "intercept"),
-        ({"intercept": math.nan}, "fitted"),  # no JSON
-        ({"threshold": 2.0}, "threshold"),
-        ({"threshold": None}, "threshold"),
+        ("length", "mood", "mood"),
+        (', "scale": 1.0', "", "scale"),
+        ('"scale": 1.0', '"scale": 0', "scale"),
+        (LENGTH, '["length"]', "fitted"),
+        ('"intercept": 0.0', '"intercept": "high"', "intercept"),
+        ('"intercept": 0.0', '"intercept": NaN', "fitted"),  # no JSON
+        ("0.5", "2.0", "threshold"),
+        ("0.5", "null", "threshold"),
     ],
 )
-def test_a_damaged_fit_is_refused_by_field(tmp_path, change, noun):
+def test_a_damaged_fit_is_refused_by_field(tmp_path, text, damage, noun):
     path = tmp_path / "fit.json"
-    path.write_text(json.dumps(GOOD | change))
+    path.write_text(GOOD.replace(text, damage))
     with pytest.raises(SettingError, match=noun):
         VerifierChoice(f"fitted:{path}", codec()).build(None)
 

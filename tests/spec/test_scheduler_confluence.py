@@ -197,11 +197,10 @@ class Clerk:
                 if begun:  # the target writes again
                     self.ended.discard(Work(WorkKind.TARGET, node))
                 self._begin(Work(WorkKind.TARGET, node), node)
-            case Judge(node, parent, _, None):
+            case Judge(node, parent, _, target):
                 self._begin(Work(WorkKind.JUDGE, node), parent)
-                self.alone.add(Work(WorkKind.JUDGE, node))
-            case Judge(node, parent):
-                self._begin(Work(WorkKind.JUDGE, node), parent)
+                if target is None:
+                    self.alone.add(Work(WorkKind.JUDGE, node))
             case Cancel(work):
                 self._end(work)
             case Emit(emitted, _, node, root):

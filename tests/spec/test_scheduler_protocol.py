@@ -36,20 +36,18 @@ def some_run():
     return run
 
 
-@pytest.mark.parametrize(
-    "event",
-    [
-        pytest.param(Drafted(CHILD, A_STEP), id="completed already"),
-        pytest.param(Targeted(GRANDCHILD, A_STEP), id="not commanded yet"),
-        pytest.param(
-            Judged(CHILD, YES), id="not commanded yet: the pair is not complete"
-        ),
-        pytest.param(Targeted(NodeId(0, 1, 1), A_STEP), id="no such sibling"),
-        pytest.param(Targeted(NodeId(7, 7), A_STEP), id="no such place"),
-        pytest.param(Targeted(ROOT, Step((), Finish.BOUNDARY)), id="an empty step"),
-        pytest.param(Targeted(ROOT, step_of("aaaaa.")), id="longer than the limit"),
-    ],
-)
+IMPOSSIBLE = {
+    "completed already": Drafted(CHILD, A_STEP),
+    "not commanded yet": Targeted(GRANDCHILD, A_STEP),
+    "not commanded yet: the pair is not complete": Judged(CHILD, YES),
+    "no such sibling": Targeted(NodeId(0, 1, 1), A_STEP),
+    "no such place": Targeted(NodeId(7, 7), A_STEP),
+    "an empty step": Targeted(ROOT, Step((), Finish.BOUNDARY)),
+    "longer than the limit": Targeted(ROOT, step_of("aaaaa.")),
+}
+
+
+@pytest.mark.parametrize("event", IMPOSSIBLE.values(), ids=IMPOSSIBLE)
 def test_impossible_events_raise_and_change_nothing(event):
     run, twin = some_run(), some_run()
     with pytest.raises(ProtocolError):

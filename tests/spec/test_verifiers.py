@@ -14,7 +14,6 @@ from verifier_kit import (
     ADD,
     ADD_OTHERWISE,
     ADD_WRONG,
-    Says,
     Watched,
     codec,
     judge,
@@ -33,6 +32,7 @@ from lr.spec.variant import Variant
 from lr.spec.verifiers.base import (
     ExactVerifier,
     Pair,
+    Verifier,
     checked_verifier,
     unless_equal,
     verdict_by_form,
@@ -51,6 +51,21 @@ from lr.variants.confidence_cascade import Cascade
 from lr.variants.kit.check import check_parts
 
 YES, NO = Verdict(True, "yes"), Verdict(False, "no")
+
+
+class Says(Verifier):
+    """Gives the prepared verdict for the text of a draft step; remembers the texts."""
+
+    name = "says"
+
+    def __init__(self, answers):
+        self.answers = answers
+        self.texts = []
+
+    def judge(self, pairs):
+        texts = [codec().decode(pair.draft_step.tokens).strip() for pair in pairs]
+        self.texts += texts
+        return [self.answers[text] for text in texts]
 
 
 def letters(texts):
@@ -79,7 +94,7 @@ def test_every_verifier_keeps_the_contract(name):
 
 
 @pytest.mark.parametrize(
-    "name", ["exact", "oracle", "judge", "embedding", "numbers", "likelihood"]
+    "name", "exact oracle judge embedding numbers likelihood".split()
 )
 def test_a_pair_without_what_is_required_is_an_error(name):
     with pytest.raises(VariantError, match="requires"):
@@ -149,7 +164,7 @@ def test_folding_forgives_case_and_outer_white_space_only(draft, target, same):
 
 
 @pytest.mark.parametrize("special", ["<|im_start|>", "<|im_end|>"])
-@pytest.mark.parametrize("name", ["judge", "embedding", "oracle", "numbers"])
+@pytest.mark.parametrize("name", "judge embedding oracle numbers".split())
 def test_a_special_token_inside_a_step_is_never_equal(name, special):
     """No text shows the token; the answer and the target's context would keep it."""
     plain = step(ADD)

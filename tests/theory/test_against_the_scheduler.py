@@ -19,7 +19,7 @@ from lr.theory.distributions import Constant
 from lr.theory.formula_vs_simulation import FORMULAS, Point
 from lr.theory.hybrid import hybrid_speedup
 from lr.theory.simulate import ENDLESS, World, simulate
-from lr.theory.synchronous import lr_sync_cycle_speedup, sd_speedup
+from lr.theory.synchronous import sd_speedup
 
 WINDOWS = {"paper": Schedule.PAPER, "depth": Schedule.DEPTH}
 POINT = Point(0.35, 0.25, 3, 0.2, 0.05, 3, 2.0, 0.3, 0.2, 1500, 1)
@@ -58,21 +58,14 @@ def test_stage_times_exactly(window):
 
 def test_the_synchronous_scheduler_obeys_algorithm_1():
     """g drafts, g + 1 target steps in flight (the paper's text: k1 = gamma1), min(X, g)
-    + 1 steps: convention B, whatever X is.
+    + 1 steps: convention B, whatever X is. (Its mean: `test_closed_forms.py`.)
     """
     for g, c, v in product((1, 2, 4), (0.1, 0.5, 1.4), (0.0, 0.3)):
         for x in range(g + 1):
-            outcomes = Replay([True] * x + [False] * 9)
-            world = World(outcomes, draft=Constant(c), judge=Constant(v))
-            outcome = simulate(SchedulerConfig(ENDLESS, Schedule.SYNC, g), world, x + 1)
+            outcome = stage(Schedule.SYNC, g, x, c, v)
             assert outcome.seconds == pytest.approx(1 + c * g + v, abs=1e-12)
             assert outcome.workers[WorkKind.TARGET].peak == g + 1
             assert outcome.stages[0].accepted + 1 == min(x, g) + 1
-        for a in (0.3, 0.8):
-            chances = np.array([a**x * (1 - a) for x in range(g)] + [a**g])
-            speedup = chances @ np.arange(1, g + 2) / (1 + c * g + v)
-            b = lr_sync_cycle_speedup(a, g, c, "B", verifier_latency=v)
-            assert b == pytest.approx(speedup, rel=1e-12)
 
 
 def test_parallel_target_steps_exactly():

@@ -69,6 +69,8 @@ def test_cycles_by_enumeration():
         with_bonus = expected(a, np.minimum(X, g) + 1)
         without = expected(a, np.minimum(X + 1, g))
         same(lr_sync_cycle_speedup(a, g, c), with_bonus / (1 + c * g))
+        late = lr_sync_cycle_speedup(a, g, c, verifier_latency=0.3)
+        same(late, with_bonus / (1 + c * g + 0.3))
         same(lr_sync_cycle_speedup(a, g, c, "N1"), without / (1 + c * g))
         same(lr_sync_cycle_speedup(a, g, c, "N2"), without / (1 + c * (g - 1)))
         same(sd_tokens(a, g), with_bonus)

@@ -52,10 +52,6 @@ def step(length):
     return Step((1,) * length, Finish.BOUNDARY)
 
 
-def emitted(index, length):
-    return emission(EmittedStep(index, step(length), Origin.TARGET))
-
-
 def judged(index, aligned):
     origin = Origin.ACCEPTED if aligned else Origin.CORRECTION
     verdict = Verdict(aligned, "")
@@ -70,7 +66,8 @@ def invented():
     for index, length in enumerate((8, 12)):
         for _ in range(length - (index == 0)):
             plain.forward(Role.TARGET, seconds=PLAIN)
-        plain.add(0, emitted(index, length))
+        emitted = EmittedStep(index, step(length), Origin.TARGET)
+        plain.add(0, emission(emitted))
     lookahead.prompt(Role.DRAFT, Role.TARGET)
     for cycle, aligned in enumerate((True, True, False, True)):
         for _ in range(20):

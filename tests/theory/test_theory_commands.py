@@ -5,7 +5,7 @@ import json
 import re
 
 import pytest
-from tests_root import ROOT
+from tests_root import blocks
 
 from lr.theory.calibration import Calibration
 from lr.theory.formula_vs_simulation import FORMULAS
@@ -70,8 +70,7 @@ def test_the_tiny_models_are_calibrated_and_compared(tmp_path, cli, monkeypatch)
 
 
 def test_the_example_of_the_page_prints_what_its_comments_say(capsys):
-    page = (ROOT / "docs" / "theory.md").read_text("utf-8")
-    [example] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    [example] = blocks("docs/theory.md")
     exec(compile(example, "theory.md", "exec"), {})
     printed = [float(word) for word in capsys.readouterr().out.split()]
     comments = " ".join(re.findall(r"# ([\d. ]+)", example))

@@ -22,8 +22,6 @@ from lr.spec.variant import Controller, StepSource, Variant
 from lr.spec.verifiers.base import Requires, Verifier
 from lr.types import Coupling, Verdict
 
-LOGPROBS = Requires.TARGET_LOGPROBS
-BOTH = Requires.TARGET_STEP | LOGPROBS
 NUMBERS = count(1)
 STORE = {}
 KEPT = []
@@ -41,7 +39,7 @@ class Like(Verifier):
     """The correct verifier that most of these spoil."""
 
     name = "like"
-    requires = LOGPROBS
+    requires = Requires.TARGET_LOGPROBS
 
     def judge(self, pairs):
         return [self.verdict(pair) for pair in pairs]
@@ -55,17 +53,16 @@ def verifier(**members):
     return Variant(derived(Like, **members)())
 
 
-def verdicts(verdict, requires=LOGPROBS, **members):
+def verdicts(verdict, **members):
     """A verifier that judges each pair by `verdict`."""
     return verifier(
         judge=lambda self, pairs: [verdict(pair) for pair in pairs],
-        requires=requires,
         **members,
     )
 
 
-def accepts(rule, requires=LOGPROBS):
-    return verdicts(lambda pair: Verdict(rule(pair), "x"), requires)
+def accepts(rule):
+    return verdicts(lambda pair: Verdict(rule(pair), "x"))
 
 
 def keep_the_pair(pair):
@@ -308,9 +305,6 @@ BROKEN = {
     "a_memo_that_forgets_the_prefix": lambda: verdicts(
         lambda pair: STORE.setdefault(pair.draft_step.tokens, Like().verdict(pair))
     ),
-    "a_memo_by_identity": lambda: verdicts(
-        lambda pair: STORE.setdefault(id(pair), Like().verdict(pair))
-    ),
     "a_claim_to_be_lossless": lambda: verifier(lossless=True),
     "the_pairs_are_kept": lambda: verdicts(keep_the_pair),
     # controllers and segmenters
@@ -322,9 +316,6 @@ BROKEN = {
         lambda p: replace(p, q=torch.nn.functional.pad(p.q, (0, 3)))
     ),
     "texts_never_freed": lambda: Variant(drafter=KeepsTexts),
-    "the_rows_of_q_shifted_by_one": lambda: drawn(
-        lambda p: replace(p, q=p.q.roll(1, 0))
-    ),
     "unsure_tokens_dropped_after_the_draw": lambda: drawn(sure_tokens),
     "greedy_tokens_with_a_softmax": lambda: drawn(
         lambda p: replace(p, tokens=tuple(p.q.argmax(-1).tolist()))

@@ -107,7 +107,7 @@ def test_functions_and_classes_of_a_part_are_variants(reasoner, plugin, name, fi
     assert [part.field for part in variant.replaced] == fields
     assert variant.name == f"{plugin}:{name}" and variant.file == str(plugin)
     if "=9" in name:
-        assert variant.verifier.least == 9  # type: ignore[union-attr]
+        assert variant.verifier.least == 9
 
 
 def test_a_controllers_class_gives_each_answer_its_own(reasoner, plugin):

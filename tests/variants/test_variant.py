@@ -10,9 +10,7 @@ from lr import page_engine
 from lr.errors import SettingError
 from lr.model.quantize import Quantised
 from lr.reasoner import Reasoner
-from lr.spec.proposal import Proposal
 from lr.spec.segmenters import FixedSegmenter
-from lr.spec.token_sd import Drafter
 from lr.spec.variant import Controller, StepSource, Variant
 from lr.spec.verifiers.named import RandomVerifier
 from lr.types import Origin
@@ -121,49 +119,6 @@ def test_the_page_refuses_step_sources(reasoner):
         answer.finish()
 
 
-# Tokens
-
-
-class Table(Drafter):
-    """Proposes what the target found likeliest after a token, when it last stood
-    there."""
-
-    name = "table"
-    count = 0
-
-    def __init__(self, setup):
-        type(self).count += 1
-        self.after = {}
-
-    def propose(self, contexts, k):
-        return [self.chain(c.tokens[-1], min(k, c.limit)) for c in contexts]
-
-    def chain(self, token, k):
-        tokens = []
-        while len(tokens) < k and token in self.after:
-            token = self.after[token]
-            tokens.append(token)
-        return Proposal.chain(tokens)
-
-    def learn(self, context, proposal, logits):
-        tokens = [context.tokens[context.length - 1], *proposal.tokens]
-        assert len(tokens) == len(logits) == len(proposal) + 1
-        new = context.tokens[context.length :]
-        assert 1 <= len(new) <= len(proposal) + 1
-        self.after |= zip(tokens, logits.argmax(-1).tolist(), strict=True)
-
-
-def test_a_drafter_learns_from_every_verification(answer):
-    plain = answer(mode="ar", temperature=0.0)
-    before = Table.count
-    for _ in range(2):
-        result = answer(variant=Variant(drafter=Table), temperature=0.0)
-        assert result.mode == "sd", "a variant of tokens implies mode sd"
-        assert result.tokens == plain.tokens
-        assert result.stats.rounds.accepted > 0
-    assert Table.count == before + 2, "one for each answer"
-
-
 # The target as its own draft
 
 
@@ -176,20 +131,17 @@ def test_the_target_drafts_for_itself_by_name(reasoner, mode, driver, form, agre
     """The tokens are those of plain decoding, the more of them from the draft the more
     it is like the target; the target itself is not quantised."""
     target = reasoner.engine.names["target"]
-    options = {**OPTIONS, "acceptance": "match", "coupling": "shared"}
-    with Reasoner(
-        target, form.format(target), "exact", dtype=torch.float64
-    ) as drafting:
-        result = drafting.generate(
-            QUESTION, **{**options, "mode": mode, "driver": driver, "max_tokens": 40}
-        )
+    draft = form.format(target)
+    options = OPTIONS | {"acceptance": "match", "coupling": "shared", "max_tokens": 40}
+    with Reasoner(target, draft, "exact", dtype=torch.float64) as drafting:
+        result = drafting.generate(QUESTION, mode=mode, driver=driver, **options)
+        models = drafting.engine.draft_model, drafting.engine.target_model
         quantised = [
             any(isinstance(module, Quantised) for module in model.modules())
-            for model in (drafting.engine.draft_model, drafting.engine.target_model)
-            if model is not None
+            for model in models
         ]
     assert quantised == [form != "{}", False]
-    plain = reasoner.generate(QUESTION, **{**options, "mode": "ar", "max_tokens": 40})
+    plain = reasoner.generate(QUESTION, mode="ar", **options)
     assert result.tokens == plain.tokens
     stats = result.stats
     rounds = stats.rounds

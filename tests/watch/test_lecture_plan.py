@@ -1,7 +1,6 @@
 """The lecture plan of notebooks/README.md can be given: the page that its command writes
 has every stop that the plan names."""
 
-import json
 import re
 from pathlib import Path
 
@@ -18,9 +17,5 @@ def test_the_plans_stops_are_in_the_page_of_its_command(tmp_path, monkeypatch, c
     monkeypatch.chdir(tmp_path)
     cli("play")
     page = Path("board.html").read_text("utf-8")
-    data = re.search(r'id="data">(.*?)</script>', page, re.DOTALL)
-    assert data
-    tour = json.loads(data[1])["tour"]
-    titles = [stop["title"] for stop in tour]
-    assert set(stops) <= set(titles)
-    assert "Kept: " in tour[0]["words"] and "Rejected: " in tour[0]["words"]
+    assert all(f'"title":"{stop}"' in page for stop in stops)
+    assert "Kept: " in page and "Rejected: " in page

@@ -8,7 +8,7 @@ from importlib.resources import files
 from itertools import pairwise
 
 import pytest
-from watch_kit import NASTY, as_file, nasty, scripted, tiny
+from watch_kit import NASTY, nasty, scripted, tiny
 
 from lr.watch.figures.clock import CANCELLED, timeline_of
 from lr.watch.figures.style import COLOURS, WASHES
@@ -21,6 +21,7 @@ from lr.watch.player.page import (
     states_of,
 )
 from lr.watch.player.story import CAPTIONS
+from lr.watch.trace.file import write_trace
 from lr.watch.trace.state import StepState, state_at
 
 FOLDER = files("lr.watch.player")
@@ -108,7 +109,8 @@ def test_figures_and_player_have_the_same_colours():
 
 
 def test_the_command_writes_a_page_and_spares_the_trace(tmp_path, cli):
-    trace = as_file(scripted(), tmp_path / "run.jsonl")
+    trace = tmp_path / "run.jsonl"
+    write_trace(trace, scripted())
     before = trace.read_bytes()
     cli(f"play {trace}")
     assert (tmp_path / "run.html").read_text("utf-8").startswith("<!DOCTYPE html>")

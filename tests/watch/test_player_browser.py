@@ -5,11 +5,33 @@ One browser serves the module. Where there is none, the tests are skipped with t
 reason; LR_BROWSER=required makes that a failure.
 """
 
+from functools import cache
+
 import pytest
-from watch_kit import a_browser, bushy, nasty, scripted, tiny, wordy
+from watch_kit import a_browser, nasty, run_of, scripted, tiny
 
 from lr.watch.player.page import player_page
 from lr.watch.words import is_rejection, summary
+
+
+@cache
+def bushy():
+    """Width 3 and depth 2: up to thirteen nodes."""
+    drafts = [f"The sum is {n}1.|So it is {n}2.|That makes {n}3." for n in range(1, 6)]
+    targets = [f"The sum is {n}4." for n in range(1, 5)] + ["It is 55$"]
+    return run_of(targets, drafts, depth=2, width=3)
+
+
+@cache
+def wordy():
+    """Steps of some length, in which the last number decides."""
+    first = "At first Ann holds seven coins, as the story tells us in its beginning."
+    target = (
+        "Then Ben gets three more coins than Ann, and so he holds 7 + 3 = 10 coins now."
+    )
+    steps = [first, target, "Answer 10$"]
+    return run_of(steps, [s.upper().replace("= 10", "= 11") for s in steps], depth=3)
+
 
 TRACES = {
     "scripted": scripted,

@@ -3,13 +3,25 @@ what-ifs, on scripts and on the tiny models.
 """
 
 import pytest
-from watch_kit import QUESTION, live_session, script_session, scripted, tiny_reasoner
+from watch_kit import QUESTION, script_session, scripted, tiny_reasoner
 
 from lr.spec.protocol import Drafted, Emit, Judged, Targeted
 from lr.watch.stepper.live import LiveSource
 from lr.watch.stepper.session import FORCED, Session, Source, StepperError, is_forced
 from lr.watch.trace.file import trace_of
 from lr.watch.trace.state import State, apply_event
+
+
+def live_session(mode="lr", **options):
+    chosen = {
+        "mode": mode,
+        "depth": 3,
+        "temperature": 0.6,
+        "seed": 1,
+        "max_tokens": 60,
+    } | options
+    return Session(LiveSource(tiny_reasoner(), QUESTION, chosen))
+
 
 BOTH = pytest.mark.parametrize("live", ["lr", "lr+sd"], indirect=True)
 

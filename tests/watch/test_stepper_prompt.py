@@ -5,18 +5,36 @@ a pipe and at a terminal.
 import contextlib
 import io
 import os
-import re
 import subprocess
 import sys
 
 import pytest
-from tests_root import ROOT
-from watch_kit import QUESTION, as_file, script_session, scripted, talk
+from rich.console import Console
+from tests_root import ROOT, blocks
+from watch_kit import QUESTION, script_session, scripted
 
+from lr.commands.trace import StepperPrompt
 from lr.reasoner import Reasoner
 from lr.watch.stepper.live import LiveSource
 from lr.watch.stepper.session import Session
-from lr.watch.trace.file import read_trace
+from lr.watch.trace.file import read_trace, write_trace
+
+
+def talk(session, lines, width=80):
+    """What the prompt shows when these lines are typed."""
+    out = io.StringIO()
+    console = Console(file=out, width=width, highlight=False, color_system=None)
+    typed = iter(lines)
+
+    def read(prompt):
+        line = next(typed, None)
+        if line is None:
+            raise EOFError
+        out.write(f"{prompt}{line}\n")
+        return line
+
+    StepperPrompt(session, read, console).run()
+    return out.getvalue()
 
 
 def test_a_walk_with_a_forced_verdict(tmp_path):
@@ -56,7 +74,7 @@ def test_nonsense_gets_one_sentence_and_changes_nothing(line, word):
 def test_a_cache_that_is_full_is_said_and_nothing_is_lost():
     reasoner = Reasoner(verifier="oracle", num_blocks=8)
     session = Session(LiveSource(reasoner, QUESTION, {"depth": 3, "seed": 1}))
-    shown = talk(session, ["z", "b", "z", "c"])
+    shown = talk(session, "z b z c".split())
     assert shown.count("! the KV cache is full") == 2
     assert 0 < session.active.place == len(session.active.records)
     assert not session.active.over
@@ -66,8 +84,7 @@ def test_a_cache_that_is_full_is_said_and_nothing_is_lost():
 
 @pytest.mark.usefixtures("whole_targets")
 def test_the_page_shows_what_is_shown(monkeypatch, cli):
-    page = (ROOT / "docs" / "step.md").read_text("utf-8")
-    samples = re.findall(r"^```text\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    samples = blocks("docs/step.md", "text")
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr(sys, "stdin", io.StringIO("?\nv\nf\nx\ns 2\nc\n"))
     lines = cli("step --verifier oracle").out.splitlines()
@@ -78,8 +95,7 @@ def test_the_page_shows_what_is_shown(monkeypatch, cli):
 
 
 def test_the_program_on_the_page_does_what_it_says(capsys):
-    page = (ROOT / "docs" / "step.md").read_text("utf-8")
-    [program] = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    [program] = blocks("docs/step.md")
     exec(program, {})
     assert f"# {capsys.readouterr().out.strip()}" in program
 
@@ -88,7 +104,8 @@ def test_the_program_on_the_page_does_what_it_says(capsys):
 def test_at_a_terminal_the_screen_is_redrawn_and_ctrl_c_ends(tmp_path):
     import pty
 
-    trace = as_file(scripted(), tmp_path / "run.jsonl")
+    trace = tmp_path / "run.jsonl"
+    write_trace(trace, scripted())
     screen, terminal = pty.openpty()
     environment = {k: v for k, v in os.environ.items() if k != "NO_COLOR"}
     environment |= {"TERM": "xterm-256color", "COLUMNS": "80", "LINES": "24"}

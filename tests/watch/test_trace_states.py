@@ -3,19 +3,16 @@ tree at every turn, the cache after every change.
 """
 
 import random
-import re
 
 import pytest
-from tests_root import ROOT
+from tests_root import blocks
 
 from lr.spec.protocol import Cancel, Limits, Schedule, SchedulerConfig
 from lr.watch.scripted import ScriptedRun, TextScript, scripted_trace, shuffled, text_of
 from lr.watch.trace.file import parse_trace, trace_lines
 from lr.watch.trace.state import state_at
 
-SCRIPT = TextScript(
-    ["a.", "b.", "c.", "d.", "e$"], ["A.|x.", "x.|B.", "C.|y.", "|D.", "E$"]
-)
+SCRIPT = TextScript("a. b. c. d. e$".split(), "A.|x. x.|B. C.|y. |D. E$".split())
 
 
 def tree(root):
@@ -61,8 +58,7 @@ def test_the_tree_is_the_schedulers_at_every_turn(schedule, seed):
 
 
 def test_the_document_shows_what_the_code_prints(capsys):
-    document = (ROOT / "docs" / "scheduler.md").read_text("utf-8")
-    pattern = r"```python\n(.*?)```.*?```text\n(.*?)```"
-    [(program, printed)] = re.findall(pattern, document, re.DOTALL)
+    [program] = blocks("docs/scheduler.md")
+    [printed] = blocks("docs/scheduler.md", "text")
     exec(program, {"__name__": "document"})
     assert capsys.readouterr().out == printed

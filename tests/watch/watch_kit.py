@@ -2,7 +2,6 @@
 whose prompt is fed lines.
 """
 
-import io
 import os
 import shutil
 from contextlib import contextmanager
@@ -11,17 +10,14 @@ from functools import cache
 
 import pytest
 from model_kit import with_loader
-from rich.console import Console
 
-from lr.commands.trace import StepperPrompt
 from lr.model.weights import load_model
 from lr.reasoner import Reasoner
 from lr.spec.protocol import Limits, SchedulerConfig
 from lr.tiny.language import Split, problem
 from lr.watch.scripted import ScriptedRun, TextScript, scripted_trace
-from lr.watch.stepper.live import LiveSource
 from lr.watch.stepper.session import ScriptSource, Session
-from lr.watch.trace.file import TraceFile, trace_of, write_trace
+from lr.watch.trace.file import TraceFile, trace_of
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = (
@@ -67,15 +63,7 @@ def run_of(targets, drafts, depth, width=1):
 def scripted():
     """Width 2, with an accepted step, a correction and much that is cancelled."""
     drafts = ["A.|x.", "x.|B.", "y.|z.", "D.", "E$"]
-    return run_of(["a.", "b.", "c.", "d.", "e$"], drafts, depth=3, width=2)
-
-
-@cache
-def bushy():
-    """Width 3 and depth 2: up to thirteen nodes."""
-    drafts = [f"The sum is {n}1.|So it is {n}2.|That makes {n}3." for n in range(1, 6)]
-    targets = [f"The sum is {n}4." for n in range(1, 5)] + ["It is 55$"]
-    return run_of(targets, drafts, depth=2, width=3)
+    return run_of("a. b. c. d. e$".split(), drafts, depth=3, width=2)
 
 
 @cache
@@ -95,17 +83,6 @@ def tiny(mode):
 
 
 @cache
-def wordy():
-    """Steps of some length, in which the last number decides."""
-    first = "At first Ann holds seven coins, as the story tells us in its beginning."
-    target = (
-        "Then Ben gets three more coins than Ann, and so he holds 7 + 3 = 10 coins now."
-    )
-    steps = [first, target, "Answer 10$"]
-    return run_of(steps, [s.upper().replace("= 10", "= 11") for s in steps], depth=3)
-
-
-@cache
 def nasty():
     """A question and a step that would break a page that trusts them."""
     trace = run_of([NASTY + "$"], [NASTY.upper() + "$"], depth=1)
@@ -113,14 +90,8 @@ def nasty():
     return TraceFile(header, trace.records, [NASTY])
 
 
-def as_file(trace, path):
-    """Write a trace to `path`, which is given back."""
-    write_trace(path, trace)
-    return path
-
-
 QUESTION = "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many coins does Ben have?"
-SCRIPT = TextScript(["a.", "b.", "c.", "d$"], ["A.", "x.", "C.", "D$"])
+SCRIPT = TextScript("a. b. c. d$".split(), "A. x. C. D$".split())
 """The draft writes in capitals; its step 1 is not the target's."""
 
 
@@ -134,31 +105,3 @@ def tiny_reasoner():
     """The tiny models as they ship: they disagree now and then."""
     with with_loader(load_model):
         return Reasoner(verifier="oracle")
-
-
-def live_session(mode="lr", **options):
-    chosen = {
-        "mode": mode,
-        "depth": 3,
-        "temperature": 0.6,
-        "seed": 1,
-        "max_tokens": 60,
-    } | options
-    return Session(LiveSource(tiny_reasoner(), QUESTION, chosen))
-
-
-def talk(session, lines, width=80):
-    """What the prompt shows when these lines are typed."""
-    out = io.StringIO()
-    console = Console(file=out, width=width, highlight=False, color_system=None)
-    typed = iter(lines)
-
-    def read(prompt):
-        line = next(typed, None)
-        if line is None:
-            raise EOFError
-        out.write(f"{prompt}{line}\n")
-        return line
-
-    StepperPrompt(session, read, console).run()
-    return out.getvalue()
