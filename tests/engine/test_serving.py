@@ -10,6 +10,7 @@ from lr.reasoner import Reasoner
 from lr.spec.variant import Variant
 from lr.spec.verifiers.base import ExactVerifier
 from lr.tiny.language import Split, problem
+from lr.types import Role
 
 QUESTIONS = [problem(Split.TEST, i).question for i in range(2)]
 
@@ -44,3 +45,20 @@ def test_unlike_answers_are_not_served_together(reasoner, changes):
     for _ in reasoner.engine.serve(alike, 2):
         pass
     assert len(alike[1].result.tokens) <= 9
+
+
+@pytest.mark.parametrize(
+    "options", [{"mode": "ar"}, {"mode": "lr+sd", "drafter": "draft", "detailed": True}]
+)
+def test_caches_are_kept_from_answer_to_answer(options):
+    """They come back empty, so a later answer has the same runners, and the same
+    answer."""
+    with Reasoner("tiny-draft", "tiny-draft", "oracle") as reasoner:
+        settings = {"seed": 3, "max_tokens": 30, **options}
+        first = reasoner.generate(QUESTIONS[0], **settings)
+        roles = [Role.TARGET] + [Role.DRAFT] * (options["mode"] != "ar")
+        runners = {role: list(reasoner.engine.runners[role].idle) for role in roles}
+        assert all(runners.values())
+        assert reasoner.generate(QUESTIONS[0], **settings).tokens == first.tokens
+        for role in roles:
+            assert set(reasoner.engine.runners[role].idle) == set(runners[role])

@@ -24,9 +24,12 @@ from lr.spec.acceptance import (
     Decision,
     Outcome,
     RejectRule,
+    accept_prob,
     block_weights,
     follow,
     pick,
+    residual,
+    residual_certain,
 )
 from lr.spec.checks import VariantError
 from lr.spec.proposal import EMPTY, ROOT, Proposal
@@ -220,6 +223,25 @@ def test_shared_noise_agrees_as_the_closed_form_says(kind):
 def test_a_proposal_that_does_not_fit_is_refused(tokens, parents, q):
     with pytest.raises(VariantError, match="expected"):
         Proposal(tokens, parents, q)
+
+
+def test_accept_prob_and_residual_at_their_edges():
+    assert [accept_prob(0.2, 0.4), accept_prob(0.4, 0.2)] == [0.5, 1]
+    assert accept_prob(0.3, 0.0) == 1, "it cannot have been drawn"
+    assert accept_prob(0.0, 0.0) == 0
+    assert residual(row(0.5, 0.3, 0.2), row(0.2, 0.6, 0.2)).tolist() == [1, 0, 0]
+    assert residual(row(0.5, 0.5), row(0.5, 0.5)).tolist() == [0.5, 0.5], "0 / 0"
+    left = residual_certain(row(0.5, 0.3, 0.2), [0]).tolist()
+    assert left == pytest.approx([0, 0.6, 0.4])
+    assert residual_certain(row(1, 0), [0]).tolist() == [1, 0]
+
+
+def test_a_proposal_is_a_tree():
+    tree = Proposal((7, 4, 9, 2), (ROOT, ROOT, 0, 2))
+    assert not tree.is_chain and Proposal.chain([5, 6]).parents == (ROOT, 0)
+    assert tree.families() == [[0, 1], [2], [], [3], []]
+    assert tree.path(3) == (0, 2, 3) and tree.path(ROOT) == ()
+    assert tree.depths() == [0, 1, 1, 2, 3]
 
 
 def test_pick_takes_no_impossible_outcome():

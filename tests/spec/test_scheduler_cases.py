@@ -3,8 +3,7 @@
 Steps are texts (`lr/watch/scripted.py`): "a." ends in a boundary, "a$" ends the text,
 "a" was cut. The draft writes in capitals, so the output shows whose words were kept;
 steps that differ in nothing but case are aligned. "A.|B." are two alternatives; "-"
-none at all. (What happens in all other cases: the oracle of
-`test_scheduler_confluence.py`.)
+none at all.
 """
 
 from dataclasses import dataclass
@@ -65,6 +64,11 @@ CASES = [
         gives="A. accepted, b. correction, C. accepted, D$ accepted"
     ),
     Case(
+        "what is drafted after a rejected step is worth nothing, aligned or not",
+        targets="a. b. c$", drafts="X. B. C$", depth=3,
+        gives="a. correction, B. accepted, C$ accepted"
+    ),
+    Case(
         "a synchronous cycle in which all is accepted ends with the target's step as "
         "bonus, whatever the draft would say there",
         targets="a. b. c. d$", drafts="A. B. X. X$", schedules=(SYNC,),
@@ -75,6 +79,16 @@ CASES = [
         targets="a. b. c. d$", drafts="A. B. X. X$", schedules=ASYNC,
         gives="A. accepted, B. accepted, c. correction, d$ correction"
     ),
+    Case(
+        "depth 1, synchronous: a draft step, then a bonus",
+        targets="a. b. c. d$", drafts="A. B. C. D$", schedules=(SYNC,), depth=1,
+        gives="A. accepted, b. bonus, C. accepted, d$ bonus"
+    ),
+    Case(
+        "depth 0 is plain decoding",
+        targets="a. b$", drafts="A. B$", schedules=(SYNC, DEPTH), depth=0,
+        gives="a. target, b$ target"
+    ),
     # end of sequence
     Case(
         "both end the text and are aligned: the draft's step is kept and ends the chain",
@@ -82,15 +96,30 @@ CASES = [
         gives="A$ accepted"
     ),
     Case(
+        "both end the text but are not aligned: the target's step ends the chain",
+        targets="a$", drafts="X$",
+        gives="a$ correction"
+    ),
+    Case(
         "only the draft ends the text: not aligned, whatever the verifier might say",
         targets="a. b$", drafts="A$ B$",
         gives="a. correction, B$ accepted"
+    ),
+    Case(
+        "only the target ends the text: not aligned, and the chain ends",
+        targets="a$", drafts="A. B.",
+        gives="a$ correction"
     ),
     Case(
         "a draft step that ends the text is the last of its cycle: there is no row "
         "after it, and no bonus",
         targets="a. b$ c.", drafts="A. B$ C.", depth=3,
         gives="A. accepted, B$ accepted"
+    ),
+    Case(
+        "the target has nothing but the end to say",
+        targets="$", drafts="$",
+        gives="$ accepted"
     ),
     # cut steps
     Case(
@@ -122,6 +151,11 @@ CASES = [
         gives="A. accepted, B. accepted"
     ),
     Case(
+        "a step that does not fit is cut, so a draft step there is never kept",
+        targets="a. bb. c$", drafts="A. BB. C$", limits=Limits(4),
+        gives="A. accepted, bb correction"
+    ),
+    Case(
         "a draft step may be longer than the target's: the budget counts what was emitted",
         targets="a. b. c.", drafts="A. XXXX. C.", limits=Limits(6),
         gives="A. accepted, b. correction, C. accepted"
@@ -131,6 +165,17 @@ CASES = [
         "no draft step, nothing to judge: the target's step as it is",
         targets="a. b$", drafts="- B$",
         gives="a. target, B$ accepted"
+    ),
+    Case(
+        "a synchronous cycle ends where the drafter fails; if all before was "
+        "accepted, with a bonus",
+        targets="a. b. c$", drafts="A. - C$", schedules=(SYNC,), depth=3,
+        gives="A. accepted, b. bonus, C$ accepted"
+    ),
+    Case(
+        "... in a window it is an ordinary step of the target",
+        targets="a. b. c$", drafts="A. - C$", schedules=ASYNC, depth=3,
+        gives="A. accepted, b. target, C$ accepted"
     ),
     # width
     Case(
@@ -142,6 +187,21 @@ CASES = [
         "if both are aligned the first is kept",
         targets="aa. b$", drafts="AA.|aA. B$|B$", width=2,
         gives="AA. accepted, B$ accepted"
+    ),
+    Case(
+        "if none is, the target's step is",
+        targets="a. b$", drafts="X.|Y.|Z. B$|-|X$", width=3,
+        gives="a. correction, B$ accepted"
+    ),
+    Case(
+        "an alternative that is not there is passed over",
+        targets="a. b$", drafts="-|A. -|-", width=2, schedules=ASYNC,
+        gives="A. accepted, b$ target"
+    ),
+    Case(
+        "the end of sequence is one alternative among others",
+        targets="a. b$", drafts="A$|A. B.|B$", width=2,
+        gives="A. accepted, B$ accepted"
     ),
     # verifiers that need no target step
     Case(
@@ -156,9 +216,19 @@ CASES = [
         gives="A. accepted, b. correction, C$ accepted"
     ),
     Case(
+        "an end of sequence that is accepted by itself ends the chain",
+        targets="a$", drafts="A$", needs_target_step=False,
+        gives="A$ accepted"
+    ),
+    Case(
         "a cut step is not accepted by itself either",
         targets="a. b$", drafts="AAAA B$", needs_target_step=False, limits=Limits(100, 3),
         gives="a. correction, B$ accepted"
+    ),
+    Case(
+        "without a draft step the target writes its own",
+        targets="a. b$", drafts="- B$", needs_target_step=False,
+        gives="a. target, B$ accepted"
     )
 ]  # fmt: skip
 

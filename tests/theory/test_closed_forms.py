@@ -132,6 +132,14 @@ def test_formulas_at_the_ends_of_their_ranges():
     same(judged_acceptance(0.123, 0.6, 0.4), 0.4)  # a judge that guesses
 
 
+def test_lemma_2_the_asynchronous_speedup_grows_to_ceil_1_c():
+    for a, c in product((0.1, 0.5, 0.9), CS):
+        f = lr_async_speedup(a, np.arange(1, 60), c)
+        enough = math.ceil(1 / c - 1e-9)
+        assert np.all(np.diff(f[:enough]) > -1e-14)
+        assert np.all(np.diff(f[: min(enough, 6)]) > 0)
+
+
 def test_the_best_number_of_drafts_by_trying():
     k = np.arange(1, 400)
     for a, c in product((0.05, 0.3, 0.6, 0.8, 0.95), CS):
