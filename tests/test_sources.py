@@ -27,8 +27,8 @@ BELOW_THE_CLI = [
 # should be yet: they are held at what they are. They were 67,500 and 153,000 before
 # evidence, `keep`, `goes_on` and `step_law`.
 SLACK = 1.05
-CORE_TOKENS = 68_500  # goal: 56,000
-PACKAGE_TOKENS = 149_000  # goal: 128,000
+CORE_TOKENS = 68_000  # goal: 56,000
+PACKAGE_TOKENS = 148_000  # goal: 128,000
 TEST_TOKENS = 112_000
 TOKENS_PER_LINE = 9.0
 WIDE_LINES = 0.02
@@ -233,7 +233,9 @@ def test_no_paths_of_one_machine():
 
 
 def test_documents_name_what_exists():
-    """Every `lr.name` resolves, every file of ours that is named or linked is there."""
+    """Every `lr.name` resolves, every file of ours that is named or linked is there, and
+    so is every test."""
+    tests = {name for path in TESTS for name in defined(parsed(path))}
     for path in (path for path in tracked_files() if path.suffix == ".md"):
         text = path.read_text("utf-8")
         for dotted in sorted(
@@ -247,6 +249,8 @@ def test_documents_name_what_exists():
         ):
             if path.name != "CHANGELOG.md":  # which names what is no longer there
                 assert (ROOT / name).exists(), f"{path}: {name} does not exist"
+        for name in re.findall(r"`(test_\w+)`", text):
+            assert name in tests, f"{path}: {name} does not exist"
 
 
 def test_the_sources_name_files_that_exist():
