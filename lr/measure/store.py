@@ -82,6 +82,7 @@ class Store:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.head: Mapping[str, Any] | None = None  # what a new run.json is to hold
+        self.has_lock = False
         self.close: Callable[[], object] = lambda: None  # lets other processes in
 
     @classmethod
@@ -102,8 +103,10 @@ class Store:
         try:
             store._lock()
             store._resume(head)
-        except BaseException:
+        except BaseException as error:
             store.close()
+            if isinstance(error, OSError):
+                raise _cannot_write(path, error) from error
             raise
         return store
 
@@ -130,13 +133,21 @@ class Store:
             )
 
     def _begin(self) -> None:
-        """Make the folder of a new run, with its run.json."""
+        """Make the folder of a new run, with its run.json. Raises `SettingError` if
+        another process was quicker."""
+        if self.head is None:  # begun already
+            return
+        if not self.has_lock:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock()
+            if self.settings() is not None:
+                self.close()
+                raise SettingError(
+                    f"another process has begun a run in {self.path} meanwhile. The same "
+                    "command continues it, or choose another folder."
+                )
         head, self.head = self.head, None
-        if head is not None:
-            if not self.path.exists():
-                self.path.mkdir(parents=True)
-                self._lock()
-            self.write(SETTINGS, head)
+        self.write(SETTINGS, head)
 
     def _lock(self) -> None:
         """Keep other processes out, until this one ends or the store is closed."""
@@ -154,7 +165,8 @@ class Store:
                 "for it, or choose another folder."
             ) from None
         except OSError:  # some network disks lock no folders
-            return
+            pass
+        self.has_lock = True
 
     def __enter__(self) -> Store:
         return self

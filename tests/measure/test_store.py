@@ -118,6 +118,20 @@ def test_a_folder_that_is_written_is_left_alone(tmp_path):
     Store.open(tmp_path, HEAD).close()
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows locks no folders")
+def test_of_two_processes_that_begin_the_same_run_one_goes_on(tmp_path):
+    first, second, third = (Store.open(tmp_path / "run", HEAD) for _ in range(3))
+    first.write("0.json", {})
+    for _ in range(2):
+        with pytest.raises(SettingError, match="another process writes"):
+            second.write("0.json", {})
+    first.close()
+    with pytest.raises(SettingError, match="begun"):
+        third.write("0.json", {})
+    second.close()
+    assert Store.open(tmp_path / "run", HEAD).done() == {AnswerKey(0)}
+
+
 @pytest.mark.parametrize(
     "file, content",
     [
