@@ -1,5 +1,5 @@
-"""Traces for the tests of what shows traces, a browser to show them in, and a stepper
-whose prompt is fed lines.
+"""Traces for the tests of what shows traces, a browser to show them in, and a stepper's
+session on a script.
 """
 
 import os
