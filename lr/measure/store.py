@@ -142,6 +142,7 @@ class Store:
             self._lock()
             if self.settings() is not None:
                 self.close()
+                self.has_lock = False
                 raise SettingError(
                     f"another process has begun a run in {self.path} meanwhile. The same "
                     "command continues it, or choose another folder."
