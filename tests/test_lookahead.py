@@ -100,7 +100,7 @@ def all_released(*pair):
 ENGINE = toy_engine()
 
 
-@settings(max_examples=cases(80), deadline=None)
+@settings(max_examples=cases(50), deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_the_page_emits_what_the_engine_emits(seed):
     """Steps, origins and verdicts, token for token, with every drafter and rule; every

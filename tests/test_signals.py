@@ -19,7 +19,7 @@ sys.argv = ["lr", *sys.argv[1:]]
 from lr.__main__ import entry
 entry()
 """
-LONG = "run --dataset tiny:40 --mode lr --driver overlapped --output"
+LONG = "run --dataset tiny:99 --mode lr --driver overlapped --max_tokens 20 --output"
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals")
 

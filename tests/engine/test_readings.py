@@ -75,7 +75,7 @@ def answers(**options):
     engine = toy_engine()
     steps = []
     passes = 0
-    for question, seed in product(QUESTIONS, range(2)):
+    for seed, question in enumerate(QUESTIONS):
         answer = ask(engine, question, Reader(), seed=seed, **options)
         steps.append(emitted(answer))
         passes += len(events_of(answer, ForwardPass))

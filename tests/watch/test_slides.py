@@ -35,6 +35,7 @@ SIZES = """[...slides].map((slide, number) => {
 """How far each slide is taller and wider than the screen."""
 
 
+@pytest.mark.ci
 def test_the_keys_turn_the_slides_and_each_fits_its_screen(tmp_path):
     errors = []
     with a_browser() as browser:
