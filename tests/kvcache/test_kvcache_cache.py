@@ -117,6 +117,17 @@ def test_misuse_of_append():
     assert snapshot(cache) == before
 
 
+def test_of_branches_that_all_write_the_longest_keeps_the_block():
+    cache = small_cache()
+    long = filled(cache, 7)
+    short = cache.fork(long)
+    cache.truncate(short, 5)
+    shared = long.blocks[-1]
+    extend(cache, [long, short], [[8], [9]])
+    assert long.blocks[-1] == shared != short.blocks[-1]
+    assert_contents(cache, [long, short], [[*range(1, 9)], [*range(1, 6), 9]])
+
+
 def test_no_change_of_the_branches_inside_an_append():
     cache = small_cache()
     root, twin = filled(cache, 6), filled(cache, 2)
