@@ -305,6 +305,9 @@ BROKEN = {
     "a_memo_that_forgets_the_prefix": lambda: verdicts(
         lambda pair: STORE.setdefault(pair.draft_step.tokens, Like().verdict(pair))
     ),
+    "a_memo_by_identity": lambda: verdicts(
+        lambda pair: STORE.setdefault(id(pair), Like().verdict(pair))
+    ),
     "a_claim_to_be_lossless": lambda: verifier(lossless=True),
     "the_pairs_are_kept": lambda: verdicts(keep_the_pair),
     # controllers and segmenters
@@ -316,6 +319,9 @@ BROKEN = {
         lambda p: replace(p, q=torch.nn.functional.pad(p.q, (0, 3)))
     ),
     "texts_never_freed": lambda: Variant(drafter=KeepsTexts),
+    "the_rows_of_q_shifted_by_one": lambda: drawn(
+        lambda p: replace(p, q=p.q.roll(1, 0))
+    ),
     "unsure_tokens_dropped_after_the_draw": lambda: drawn(sure_tokens),
     "greedy_tokens_with_a_softmax": lambda: drawn(
         lambda p: replace(p, tokens=tuple(p.q.argmax(-1).tolist()))
