@@ -83,6 +83,7 @@ class Store:
         self.path = path
         self.head: Mapping[str, Any] | None = None  # what a new run.json is to hold
         self.close: Callable[[], object] = lambda: None  # lets other processes in
+        self._is_new = False  # whether `open` found no folder
 
     @classmethod
     def open(cls, path: Path, head: Mapping[str, Any]) -> Store:
@@ -94,18 +95,26 @@ class Store:
         """
         store = cls(path)
         store.head = head
-        nearest = next(folder for folder in (path, *path.parents) if folder.exists())
-        if not (nearest.is_dir() and os.access(nearest, os.W_OK)):
-            raise _cannot_write(path, OSError(f"{nearest} is no folder to write in"))
-        if nearest != path:
-            return store
         try:
-            store._lock()
-            store._resume(head)
-        except BaseException:
-            store.close()
-            raise
+            above = (path, *path.parents)
+            nearest = next(p for p in above if p.exists() or p.is_symlink())
+            if not (nearest.is_dir() and os.access(nearest, os.W_OK)):
+                raise NotADirectoryError(f"{nearest} is no folder to write in")
+        except OSError as error:
+            raise _cannot_write(path, error) from error
+        store._is_new = nearest != path
+        if not store._is_new:
+            store._enter(head)
         return store
+
+    def _enter(self, head: Mapping[str, Any]) -> None:
+        """Take the folder, which exists, and the run in it, if there is one."""
+        try:
+            self._lock()
+            self._resume(head)
+        except BaseException:
+            self.close()
+            raise
 
     def _resume(self, head: Mapping[str, Any]) -> None:
         path = self.path
@@ -130,13 +139,15 @@ class Store:
             )
 
     def _begin(self) -> None:
-        """Make the folder of a new run, with its run.json."""
-        head, self.head = self.head, None
-        if head is not None:
-            if not self.path.exists():
-                self.path.mkdir(parents=True)
-                self._lock()
-            self.write(SETTINGS, head)
+        """Make the folder of a new run, with its run.json. Raises `SettingError` as
+        `open` does: another process may have made the folder since."""
+        if self._is_new and self.head is not None:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._enter(self.head)
+            self._is_new = False
+        if self.head is not None:
+            self.write(SETTINGS, self.head)
+            self.head = None
 
     def _lock(self) -> None:
         """Keep other processes out, until this one ends or the store is closed."""
@@ -199,7 +210,8 @@ class Store:
         path = self.path / name
         unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
-            self._begin()
+            if name != SETTINGS:
+                self._begin()
             path.parent.mkdir(parents=True, exist_ok=True)
             with unfinished.open("w", encoding="utf-8") as file:
                 file.writelines(line + "\n" for line in lines)
