@@ -184,7 +184,12 @@ class Verify:
         from lr.measure import verifier_eval as ev
 
         labels = [pair.label for pair in saved]
-        if self.reference is None and None not in labels:
+        if self.reference is None and labels.count(None) < len(labels):
+            if None in labels:
+                raise SettingError(
+                    f"{labels.count(None)} of {len(labels)} pairs have no label: label "
+                    "them too, leave them out, or name a --reference, such as judge."
+                )
             return [bool(label) for label in labels]
         name = self.reference or ("oracle" if models.is_tiny else None)
         if name is None:
@@ -192,7 +197,9 @@ class Verify:
                 "these pairs have no labels and this model no oracle: name a "
                 "--reference, such as judge."
             )
-        judged = ev.replay(models.verifier(name), pairs)
+        verifier = models.verifier(name)
+        models.require_vocabulary(pairs)
+        judged = ev.replay(verifier, pairs)
         return [verdict.aligned for verdict in judged.verdicts]
 
 
