@@ -128,7 +128,14 @@ class Verify:
         signals = self.signals or tuple(SIGNALS)
         if self.fit is not None:
             scorers = models.scorers(signals)
-            ev.require_evidence("the fit", required(signals, scorers), pairs)
+            needed = required(signals, scorers)
+            ev.require_evidence("the fit", needed, pairs)
+            drawn = all(pair.draft_logprobs for pair in pairs)
+            if Requires.DRAFT_LOGPROBS in needed and not drawn:
+                raise SettingError(
+                    "no model drew some of these draft steps (a step source wrote them): "
+                    "fit to --signals that do not begin with draft_."
+                )
         models.require_vocabulary(pairs)
 
         # 2. Their verdicts.

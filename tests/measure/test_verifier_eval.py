@@ -130,6 +130,15 @@ def test_pairs_of_other_models_are_refused_by_name(run, tmp_path, cli):
     assert "token 1249" in cli(f"verify {tmp_path}/pairs.jsonl", 2).err
 
 
+def test_a_step_that_no_model_drew_has_no_signals_of_the_draft(run, tmp_path, cli):
+    [first, *others] = load_pairs(run)
+    lines = pair_lines([replace(first, draft_logprobs=()), *others])
+    Store(tmp_path).write_lines("pairs.jsonl", lines)
+    fit = f"verify {tmp_path}/pairs.jsonl --fit {tmp_path}/fit.json"
+    assert "begin with draft_" in cli(fit, 2).err
+    cli(f"{fit} --wrong 0.9 --signals target_root length")
+
+
 @pytest.mark.parametrize(
     "content",
     [
