@@ -128,7 +128,14 @@ class Verify:
         signals = self.signals or tuple(SIGNALS)
         if self.fit is not None:
             scorers = models.scorers(signals)
-            ev.require_evidence("the fit", required(signals, scorers), pairs)
+            needed = required(signals, scorers)
+            ev.require_evidence("the fit", needed, pairs)
+            drawn = all(pair.draft_logprobs for pair in pairs)
+            if Requires.DRAFT_LOGPROBS in needed and not drawn:
+                raise SettingError(
+                    "no model drew some of these draft steps (a step source wrote them): "
+                    "fit to --signals that do not begin with draft_."
+                )
         models.require_vocabulary(pairs)
 
         # 2. Their verdicts.
@@ -184,7 +191,12 @@ class Verify:
         from lr.measure import verifier_eval as ev
 
         labels = [pair.label for pair in saved]
-        if self.reference is None and None not in labels:
+        if self.reference is None and labels.count(None) < len(labels):
+            if None in labels:
+                raise SettingError(
+                    f"{labels.count(None)} of {len(labels)} pairs have no label: label "
+                    "them too, leave them out, or name a --reference, such as judge."
+                )
             return [bool(label) for label in labels]
         name = self.reference or ("oracle" if models.is_tiny else None)
         if name is None:
@@ -192,7 +204,9 @@ class Verify:
                 "these pairs have no labels and this model no oracle: name a "
                 "--reference, such as judge."
             )
-        judged = ev.replay(models.verifier(name), pairs)
+        verifier = models.verifier(name)
+        models.require_vocabulary(pairs)
+        judged = ev.replay(verifier, pairs)
         return [verdict.aligned for verdict in judged.verdicts]
 
 

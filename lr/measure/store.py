@@ -82,8 +82,8 @@ class Store:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.head: Mapping[str, Any] | None = None  # what a new run.json is to hold
-        self.has_lock = False
         self.close: Callable[[], object] = lambda: None  # lets other processes in
+        self._is_new = False  # whether `open` found no folder
 
     @classmethod
     def open(cls, path: Path, head: Mapping[str, Any]) -> Store:
@@ -95,20 +95,28 @@ class Store:
         """
         store = cls(path)
         store.head = head
-        nearest = next(folder for folder in (path, *path.parents) if folder.exists())
-        if not (nearest.is_dir() and os.access(nearest, os.W_OK)):
-            raise _cannot_write(path, OSError(f"{nearest} is no folder to write in"))
-        if nearest != path:
-            return store
         try:
-            store._lock()
-            store._resume(head)
-        except BaseException as error:
-            store.close()
-            if isinstance(error, OSError):
-                raise _cannot_write(path, error) from error
-            raise
+            above = (path, *path.parents)
+            nearest = next(p for p in above if p.exists() or p.is_symlink())
+            if not (nearest.is_dir() and os.access(nearest, os.W_OK)):
+                raise NotADirectoryError(f"{nearest} is no folder to write in")
+        except OSError as error:
+            raise _cannot_write(path, error) from error
+        store._is_new = nearest != path
+        if not store._is_new:
+            store._enter(head)
         return store
+
+    def _enter(self, head: Mapping[str, Any]) -> None:
+        """Take the folder, which exists, and the run in it, if there is one."""
+        try:
+            self._lock()
+            self._resume(head)
+        except BaseException as error:
+            self.close()
+            if isinstance(error, OSError):
+                raise _cannot_write(self.path, error) from error
+            raise
 
     def _resume(self, head: Mapping[str, Any]) -> None:
         path = self.path
@@ -133,22 +141,15 @@ class Store:
             )
 
     def _begin(self) -> None:
-        """Make the folder of a new run, with its run.json. Raises `SettingError` if
-        another process was quicker."""
-        if self.head is None:  # begun already
-            return
-        if not self.has_lock:
+        """Make the folder of a new run, with its run.json. Raises `SettingError` as
+        `open` does: another process may have made the folder since."""
+        if self._is_new and self.head is not None:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock()
-            if self.settings() is not None:
-                self.close()
-                self.has_lock = False
-                raise SettingError(
-                    f"another process has begun a run in {self.path} meanwhile. The same "
-                    "command continues it, or choose another folder."
-                )
-        head, self.head = self.head, None
-        self.write(SETTINGS, head)
+            self._enter(self.head)
+            self._is_new = False
+        if self.head is not None:
+            self.write(SETTINGS, self.head)
+            self.head = None
 
     def _lock(self) -> None:
         """Keep other processes out, until this one ends or the store is closed."""
@@ -166,8 +167,7 @@ class Store:
                 "for it, or choose another folder."
             ) from None
         except OSError:  # some network disks lock no folders
-            pass
-        self.has_lock = True
+            return
 
     def __enter__(self) -> Store:
         return self
@@ -212,7 +212,8 @@ class Store:
         path = self.path / name
         unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
-            self._begin()
+            if name != SETTINGS:
+                self._begin()
             path.parent.mkdir(parents=True, exist_ok=True)
             with unfinished.open("w", encoding="utf-8") as file:
                 file.writelines(line + "\n" for line in lines)

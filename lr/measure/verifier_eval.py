@@ -135,8 +135,9 @@ def load_pairs(path: Path) -> list[SavedPair]:
     pairs = []
     try:
         for file in filter(Path.is_file, files):
-            lines = file.read_text(encoding="utf-8").splitlines()
-            pairs += [convert(json.loads(line), SavedPair) for line in lines]
+            # not `splitlines`: a text may hold other line separators
+            lines = file.read_text(encoding="utf-8").split("\n")
+            pairs += [convert(json.loads(line), SavedPair) for line in lines if line]
     except (ValueError, RecursionError) as error:
         raise SettingError(f"{path} has a damaged pair ({error}).") from error
     if not pairs:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from lr.kvcache.cache import integers
 from lr.rng import Stream
-from lr.spec.checks import TOLERANCE, refuse
+from lr.spec.checks import TOLERANCE, is_int, refuse
 from lr.spec.sampling import not_finite
 
 ROOT = -1
@@ -127,8 +127,14 @@ class Draws:
 
 
 def check_proposal(drafter: Any, proposal: Proposal, max_depth: int) -> None:
-    """No deeper than `max_depth`; a chain unless `trees`; rows of q are distributions."""
+    """Of ints, no deeper than `max_depth`; a chain unless `trees`; rows of q are
+    distributions."""
     method = drafter.propose
+    for ids in (proposal.tokens, proposal.parents):
+        if not (isinstance(ids, (tuple, list)) and all(map(is_int, ids))):
+            refuse(
+                "drafter", method, ids, "tokens and parents that are ints, not tensors"
+            )
     depth = max(proposal.depths())
     if depth > max_depth:
         expected = f"at most min(k, limit) = {max_depth} deep; this one is {depth} deep"
@@ -141,6 +147,14 @@ def check_proposal(drafter: Any, proposal: Proposal, max_depth: int) -> None:
         if not bool((proposal.q >= 0).all() & ((sums - 1).abs() < TOLERANCE).all()):
             expected = "a q whose rows are distributions: not negative, each with sum 1"
             refuse("drafter", method, sums, expected)
+
+
+def check_widths(drafter: Any, proposals: Sequence[Proposal], width: int) -> None:
+    """Rows of q have a column per token of the target."""
+    for proposal in proposals:
+        if proposal.q is not None and proposal.q.shape[1] != width:
+            expected = f"a q with {width} columns, one per token"
+            refuse("drafter", drafter.propose, tuple(proposal.q.shape), expected)
 
 
 def probs_of_tokens(

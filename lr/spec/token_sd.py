@@ -33,6 +33,7 @@ from lr.spec.proposal import (
     Draws,
     Proposal,
     check_proposal,
+    check_widths,
     probs_of_tokens,
 )
 from lr.spec.runner import Runner, read_up_to
@@ -178,6 +179,8 @@ def speculate(
     # 2. Run the target over all proposals, in one forward.
     runs = run_target(runner, [context.branch for context in contexts], proposals)
     rows = torch.cat([logits for logits, *_ in runs])  # [sum of (n + 1), v]: logits
+    if speculation.checked:
+        check_widths(drafter, proposals, rows.shape[-1])
     # The draft model may be on another device.
     proposals = [
         p if p.q is None else replace(p, q=p.q.to(rows.device)) for p in proposals

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -63,6 +64,9 @@ def test_pairs_go_through_json(tmp_path):
     [saved] = load_pairs(tmp_path)
     assert saved.problem == 7
     assert saved.pair() == PAIR and saved.verdict == verdict
+    odd = replace(saved, draft_text="one\u2028step\x85\n\n")
+    store.write_lines("pairs/7.jsonl", pair_lines([odd, saved]))
+    assert load_pairs(tmp_path) == [odd, saved]
     with pytest.raises(SettingError, match="pairs"):
         load_pairs(tmp_path / "nowhere")
     assert swapped([PAIR])[0].draft_step == PAIR.own_step
@@ -112,10 +116,27 @@ def test_a_readers_labels_are_the_truth(run, tmp_path, cli):
     assert len(lines) == 6 and all(line["label"] is None for line in lines)
     assert all(line["draft_text"] and line["logprobs"] for line in lines)
     labelled = [line | {"label": number < 3} for number, line in enumerate(lines)]
+    sheet.write_text("\n".join(map(json.dumps, [*labelled[:5], lines[5]])))
+    assert "1 of 6 pairs have no label" in cli(f"verify {sheet}", 2).err
     sheet.write_text("\n".join(map(json.dumps, labelled)))
     cli(f"verify {sheet} --verifiers always never --json {tmp_path}/v.json")
     numbers = json.loads((tmp_path / "v.json").read_text())
     assert numbers["always"]["error"] == 0.5 and numbers["never"]["recall"] == 0
+
+
+def test_pairs_of_other_models_are_refused_by_name(run, tmp_path, cli):
+    pairs = [replace(pair, context=(1249,)) for pair in load_pairs(run)]
+    Store(tmp_path).write_lines("pairs.jsonl", pair_lines(pairs))
+    assert "token 1249" in cli(f"verify {tmp_path}/pairs.jsonl", 2).err
+
+
+def test_a_step_that_no_model_drew_has_no_signals_of_the_draft(run, tmp_path, cli):
+    [first, *others] = load_pairs(run)
+    lines = pair_lines([replace(first, draft_logprobs=()), *others])
+    Store(tmp_path).write_lines("pairs.jsonl", lines)
+    fit = f"verify {tmp_path}/pairs.jsonl --fit {tmp_path}/fit.json"
+    assert "begin with draft_" in cli(fit, 2).err
+    cli(f"{fit} --wrong 0.9 --signals target_root length")
 
 
 @pytest.mark.parametrize(

@@ -272,6 +272,15 @@ REFUSED = {
     "a_draft_outside_the_vocabulary": lambda: looked_up(
         lambda self, c, k: Proposal.chain([99999][:k])
     ),
+    "a_q_of_another_width": lambda: drawn(
+        lambda p: replace(p, q=torch.nn.functional.pad(p.q, (0, 3)))
+    ),
+    "a_draft_of_a_token_and_a_half": lambda: looked_up(
+        lambda self, c, k: Proposal.chain([5.5][:k])
+    ),
+    "parents_of_another_kind": lambda: looked_up(
+        lambda self, c, k: Proposal((5, 6)[:k], (-1, 0.0)[:k])
+    ),
     "a_tree_that_is_not_declared": lambda: looked_up(
         lambda self, c, k: Proposal((5, 6), (-1, -1)) if k > 0 else Proposal((), ())
     ),
@@ -315,9 +324,6 @@ BROKEN = {
     "steps_that_never_end": lambda: segmenter(lambda tokens: False),
     "a_step_by_a_counter": lambda: source(lambda tokens: [next(NUMBERS) % 461]),
     # drafters
-    "a_q_of_another_width": lambda: drawn(
-        lambda p: replace(p, q=torch.nn.functional.pad(p.q, (0, 3)))
-    ),
     "texts_never_freed": lambda: Variant(drafter=KeepsTexts),
     "the_rows_of_q_shifted_by_one": lambda: drawn(
         lambda p: replace(p, q=p.q.roll(1, 0))
