@@ -27,7 +27,7 @@ BELOW_THE_CLI = [
 # should be yet: they are held at what they are. They were 67,500 and 153,000 before
 # evidence, `keep`, `goes_on` and `step_law`.
 SLACK = 1.05
-CORE_TOKENS = 68_000  # goal: 56,000
+CORE_TOKENS = 68_200  # goal: 56,000
 PACKAGE_TOKENS = 148_000  # goal: 128,000
 TEST_TOKENS = 112_000
 TOKENS_PER_LINE = 9.0
