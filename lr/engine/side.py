@@ -42,7 +42,7 @@ from lr.spec.protocol import (
     Target,
     WorkKind,
 )
-from lr.spec.runner import WORTH_A_FORWARD, fork_at, reuse_computed
+from lr.spec.runner import WORTH_A_FORWARD, fork_at, read_up_to, reuse_computed
 from lr.spec.sampling import draw
 from lr.spec.write import StepJob, StepWriter
 from lr.trace import Trace
@@ -74,11 +74,14 @@ class Side:
     def fork(self, parent: NodeId, length: int, tokens: Sequence[int] = ()) -> Branch:
         """A branch that belongs to no node yet: the first `length` tokens of that of
         `parent`, then `tokens`, which are uncomputed."""
+        runner = self.writer.runner
         origin = self.branches[parent]
-        many = length - origin.num_computed_tokens > WORTH_A_FORWARD
-        if many and parent in self.jobs:
-            self.writer.poll()  # the step that is being written there reads them
-        return fork_at(self.writer.runner, origin, length, tokens)
+        if length - origin.num_computed_tokens > WORTH_A_FORWARD:  # read them once
+            if parent in self.jobs:
+                self.writer.poll()  # the step that is being written there reads them
+            else:
+                read_up_to(runner, origin, length - 1)
+        return fork_at(runner, origin, length, tokens)
 
     def adopt(self, node: NodeId, branch: Branch) -> None:
         """Make a branch that of `node`."""
