@@ -310,7 +310,7 @@ class RunCommand(AnswerFlags):
         settings |= {name: getattr(self, name) for name in names}
         variant = self.variant
         if variant is not None and self.mode is None:
-            mode = None  # the variant's, which run.json has apart
+            mode = None  # the variant's own
         return settings | {"mode": mode, "data": data, "variant": variant}
 
 

@@ -81,7 +81,7 @@ class Store:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.head: Mapping[str, Any] | None = None  # what a new run.json is to hold
+        self._head: Mapping[str, Any] | None = None  # what a new run.json is to hold
         self.close: Callable[[], object] = lambda: None  # lets other processes in
         self._is_new = False  # whether `open` found no folder
 
@@ -94,7 +94,7 @@ class Store:
         with other settings or answers without settings.
         """
         store = cls(path)
-        store.head = head
+        store._head = head
         try:
             above = (path, *path.parents)
             nearest = next(p for p in above if p.exists() or p.is_symlink())
@@ -130,7 +130,7 @@ class Store:
                     "they were made. Put that file back, or choose another folder."
                 )
             return
-        self.head = None  # it is written
+        self._head = None  # it is written
         ours = json.loads(json.dumps(head["settings"]))  # as JSON: a tuple is a list
         theirs = stored.get("settings", {})
         changes = differences(ours, theirs, sorted({*ours, *theirs}))
@@ -143,13 +143,13 @@ class Store:
     def _begin(self) -> None:
         """Make the folder of a new run, with its run.json. Raises `SettingError` as
         `open` does: another process may have made the folder since."""
-        if self._is_new and self.head is not None:
+        if self._is_new and self._head is not None:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._enter(self.head)
+            self._enter(self._head)
             self._is_new = False
-        if self.head is not None:
-            self.write(SETTINGS, self.head)
-            self.head = None
+        if self._head is not None:
+            self.write(SETTINGS, self._head)
+            self._head = None
 
     def _lock(self) -> None:
         """Keep other processes out, until this one ends or the store is closed."""

@@ -128,10 +128,9 @@ class RankLM(CausalLM):
         zero. Of rows 48..63, token 50 is row 2; token 7 belongs to another rank: row 0
         is read, then zeroed.
         """
-        rows = (
-            tokens - self.rank * self.rank_config.vocab_size
-        )  # [n], of this rank's slice
-        elsewhere = (rows < 0) | (rows >= self.rank_config.vocab_size)
+        size = self.rank_config.vocab_size
+        rows = tokens - self.rank * size  # [n], of this rank's slice
+        elsewhere = (rows < 0) | (rows >= size)
         x = self.embedding(rows.masked_fill(elsewhere, 0))
         x = x.masked_fill(elsewhere[:, None], 0)  # [n, e]
         dist.all_reduce(x)

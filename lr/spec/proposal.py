@@ -132,9 +132,8 @@ def check_proposal(drafter: Any, proposal: Proposal, max_depth: int) -> None:
     method = drafter.propose
     for ids in (proposal.tokens, proposal.parents):
         if not (isinstance(ids, (tuple, list)) and all(map(is_int, ids))):
-            refuse(
-                "drafter", method, ids, "tokens and parents that are ints, not tensors"
-            )
+            expected = "tokens and parents that are ints, not tensors"
+            refuse("drafter", method, ids, expected)
     depth = max(proposal.depths())
     if depth > max_depth:
         expected = f"at most min(k, limit) = {max_depth} deep; this one is {depth} deep"

@@ -33,7 +33,7 @@ from lr.spec.acceptance import (
     check_outcomes,
 )
 from lr.spec.checks import check_list
-from lr.spec.proposal import ROOT, Draws, Proposal, check_proposal
+from lr.spec.proposal import ROOT, Draws, Proposal, check_proposal, check_widths
 from lr.spec.sampling import sample
 from lr.spec.token_sd import Context, Drafter, DrafterSetup, Speculation, speculate
 from lr.spec.verifiers.base import Requires
@@ -326,6 +326,7 @@ def check_q(findings: Findings, make: MakeDrafter, sampling: SamplingParams) -> 
     variance = 0.0
     for draws, proposal in rounds_of_a_step(drafter):
         check_proposal(drafter, proposal, 3)
+        check_widths(drafter, [proposal], VOCABULARY)
         if not proposal.is_chain:
             continue
         for position in range(min(3, len(proposal) + 1)):
@@ -338,10 +339,6 @@ def check_q(findings: Findings, make: MakeDrafter, sampling: SamplingParams) -> 
             )
         if proposal.q is None:
             continue
-        width = proposal.q.shape[1]
-        findings.equal(width, VOCABULARY, "q has one column per token")
-        if width != VOCABULARY:
-            return True
         q = proposal.q.double()
         for position, token in enumerate(proposal.tokens):
             drawn.setdefault(position, []).append((token, q[position]))
